@@ -1,0 +1,2 @@
+//! The ironverbs command.
+fn main() {}

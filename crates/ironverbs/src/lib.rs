@@ -1,0 +1,1 @@
+//! Safe RDMA verbs in Rust, with a software device that needs no adapter.

@@ -1,0 +1,1 @@
+//! The software RDMA device: objects, progress, wire path, host registry.

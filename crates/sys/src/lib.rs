@@ -1,0 +1,1 @@
+//! Every system call and OS-level unsafe of ironverbs.

@@ -1,0 +1,1 @@
+//! The IBA transport of RC, UC and UD queue pairs as sans-I/O state machines.

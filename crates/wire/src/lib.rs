@@ -1,0 +1,1 @@
+//! RoCEv2 packet formats: bytes to values and back, no I/O.

@@ -1,0 +1,2 @@
+//! Build, stage, test and demonstrate ironverbs.
+fn main() {}
