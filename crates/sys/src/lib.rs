@@ -1,1 +1,16 @@
 //! Every system call and OS-level unsafe of ironverbs.
+//!
+//! The modules are independent of each other; what they offer is safe wherever it can be. Errors
+//! are [`std::io::Error`], carrying the kernel's errno, unless an item says otherwise.
+
+pub mod bpf;
+pub mod clock;
+pub mod diag;
+pub mod event;
+pub mod lock;
+pub mod mem;
+pub mod netlink;
+pub mod process;
+pub mod shm;
+pub mod udp;
+pub mod unix;

@@ -1,0 +1,1 @@
+//! Who owns a UDP port.

@@ -1,0 +1,1 @@
+//! Waiting: eventfd, epoll, and threads that take no signals.

@@ -1,0 +1,1 @@
+//! Robust locks in shared memory.

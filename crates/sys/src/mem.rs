@@ -1,0 +1,1 @@
+//! Raw memory: copies, atomics and probes of address ranges.

@@ -1,0 +1,1 @@
+//! Interfaces, their addresses and routes.

@@ -1,0 +1,1 @@
+//! Unix sockets: abstract names, credentials, passing of descriptors.
