@@ -1,0 +1,761 @@
+//! The configuration: `IRONVERBS_*` variables over one TOML file over the defaults.
+//!
+//! The file is `$IRONVERBS_CONFIG` where that is set, else the first that exists of
+//! `$XDG_CONFIG_HOME/ironverbs.toml` (`~/.config/ironverbs.toml` without `XDG_CONFIG_HOME`) and
+//! `/etc/ironverbs.toml`. A variable that is set but empty counts as not set. Every value carries
+//! where it came from, and everything that is not understood is an error that says where it stands.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Built in.
+    Default,
+    /// This file.
+    File(PathBuf),
+    /// This environment variable.
+    Env(&'static str),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Default => f.write_str("default"),
+            Source::File(path) => write!(f, "{}", path.display()),
+            Source::Env(name) => f.write_str(name),
+        }
+    }
+}
+
+/// A value and its source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting<T> {
+    /// The value in force.
+    pub value: T,
+    /// Where it came from.
+    pub source: Source,
+}
+
+impl<T> Setting<T> {
+    fn default(value: T) -> Setting<T> {
+        Setting { value, source: Source::Default }
+    }
+}
+
+/// Which devices a program sees (`soft`).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Soft {
+    /// The kernel's devices, then ours.
+    Also,
+    /// Ours only.
+    Only,
+    /// The kernel's only.
+    Off,
+}
+
+impl Soft {
+    fn parse(word: &str) -> Option<Soft> {
+        Some(match word {
+            "also" => Soft::Also,
+            "only" => Soft::Only,
+            "off" => Soft::Off,
+            _ => return None,
+        })
+    }
+
+    /// The word that stands for it in a file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Soft::Also => "also",
+            Soft::Only => "only",
+            Soft::Off => "off",
+        }
+    }
+}
+
+/// How data reaches a peer on the same host (`path`).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum DataPath {
+    /// The best that the peer allows.
+    Auto,
+    /// RoCEv2 packets, to every peer.
+    Wire,
+}
+
+impl DataPath {
+    fn parse(word: &str) -> Option<DataPath> {
+        Some(match word {
+            "auto" => DataPath::Auto,
+            "wire" => DataPath::Wire,
+            _ => return None,
+        })
+    }
+
+    /// The word that stands for it in a file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DataPath::Auto => "auto",
+            DataPath::Wire => "wire",
+        }
+    }
+}
+
+/// The configuration in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Which devices a program sees.
+    pub soft: Setting<Soft>,
+    /// Interfaces that get a device; empty stands for the rule of the default (every one that is
+    /// up and has an address).
+    pub interfaces: Setting<Vec<String>>,
+    /// What device names begin with; a number follows.
+    pub name_prefix: Setting<String>,
+    /// `vendor_id` of the devices, 24 bits.
+    pub vendor_id: Setting<u32>,
+    /// `vendor_part_id` of the devices.
+    pub vendor_part_id: Setting<u32>,
+    /// UDP port of RoCEv2.
+    pub udp_port: Setting<u16>,
+    /// Factor on every transport timer, for peers stopped in a debugger.
+    pub timeout_scale: Setting<u32>,
+    /// How data reaches a peer on the same host.
+    pub path: Setting<DataPath>,
+    /// Explain every failing verb on stderr.
+    pub explain: Setting<bool>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            soft: Setting::default(Soft::Also),
+            interfaces: Setting::default(Vec::new()),
+            name_prefix: Setting::default("iron".to_owned()),
+            // "IRV". The group bit of its first octet is set, so that no maker can own it and no
+            // program's rule for some adapter matches.
+            vendor_id: Setting::default(0x49_52_56),
+            vendor_part_id: Setting::default(1),
+            udp_port: Setting::default(4791),
+            timeout_scale: Setting::default(1),
+            path: Setting::default(DataPath::Auto),
+            explain: Setting::default(false),
+        }
+    }
+}
+
+/// One setting, for people to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its key in a file.
+    pub key: &'static str,
+    /// Its environment variable.
+    pub variable: &'static str,
+    /// The value, as it would stand in a variable.
+    pub value: String,
+    /// Where that came from.
+    pub source: Source,
+}
+
+/// What is wrong with the configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A file could not be read.
+    #[error("{path}: {error}{named}", path = path.display(),
+            named = if *named { " (named by IRONVERBS_CONFIG)" } else { "" })]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Whether `IRONVERBS_CONFIG` asked for it.
+        named: bool,
+        /// Why.
+        error: io::Error,
+    },
+    /// A file is not TOML.
+    #[error("{}:{line}: {message}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// What the parser found.
+        message: String,
+    },
+    /// A file has a key that is no setting.
+    #[error("{}:{line}: unknown key \"{key}\"{}", path.display(), suggestion(nearest))]
+    UnknownKey {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// The key.
+        key: String,
+        /// The setting that was probably meant.
+        nearest: Option<&'static str>,
+    },
+    /// A variable begins with `IRONVERBS_` and is no setting.
+    #[error("environment: unknown variable {name}{}", suggestion(nearest))]
+    UnknownVariable {
+        /// The variable.
+        name: String,
+        /// The setting that was probably meant.
+        nearest: Option<&'static str>,
+    },
+    /// A value in a file is not allowed.
+    #[error("{}:{line}: {key} = {value}: expected {expected}", path.display())]
+    FileValue {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// The setting.
+        key: &'static str,
+        /// The value as it stands there.
+        value: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+    /// A value in the environment is not allowed.
+    #[error("environment: {variable}={value:?}: expected {expected}")]
+    EnvValue {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+}
+
+fn suggestion(nearest: &Option<&str>) -> String {
+    nearest.map(|n| format!(" (did you mean {n}?)")).unwrap_or_default()
+}
+
+impl Config {
+    /// Reads the environment and the configuration file.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: a file that cannot be read or parsed, a value out of range, a key or an
+    /// `IRONVERBS_*` variable that does not exist.
+    pub fn load() -> Result<Config, ConfigError> {
+        Config::from_environment(std::env::vars_os())
+    }
+
+    /// As [`load`](Config::load), with these variables in place of the process's own.
+    ///
+    /// # Errors
+    /// As [`load`](Config::load).
+    pub fn from_environment(
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Config, ConfigError> {
+        let variables: Vec<(String, OsString)> = variables
+            .into_iter()
+            .filter(|(_, value)| !value.is_empty())
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+            .collect();
+        let mut config = Config::default();
+        if let Some((path, text)) = read_file(&variables)? {
+            config.apply_file(&path, &text)?;
+        }
+        config.apply_variables(&variables)?;
+        Ok(config)
+    }
+
+    /// Every setting in the order of the manual.
+    pub fn entries(&self) -> Vec<Entry> {
+        SETTINGS
+            .iter()
+            .map(|s| {
+                let (value, source) = (s.show)(self);
+                Entry { key: s.key, variable: s.variable, value, source: source.clone() }
+            })
+            .collect()
+    }
+
+    fn apply_file(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {
+        let line = |offset: usize| {
+            let before = text.as_bytes().get(..offset).unwrap_or(text.as_bytes());
+            1 + before.iter().filter(|&&b| b == b'\n').count()
+        };
+        let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
+            path: path.to_owned(),
+            line: line(error.span().map_or(0, |s| s.start)),
+            message: error.message().to_owned(),
+        })?;
+        for (key, value) in table.get_ref() {
+            let name: &str = key.get_ref();
+            let Some(setting) = SETTINGS.iter().find(|s| s.key == name) else {
+                return Err(ConfigError::UnknownKey {
+                    path: path.to_owned(),
+                    line: line(key.span().start),
+                    key: shortened(name),
+                    nearest: nearest(name, SETTINGS.iter().map(|s| s.key)),
+                });
+            };
+            let source = Source::File(path.to_owned());
+            if (setting.put)(self, Raw::Toml(value.get_ref()), source).is_none() {
+                return Err(ConfigError::FileValue {
+                    path: path.to_owned(),
+                    line: line(value.span().start),
+                    key: setting.key,
+                    value: shortened(text.get(value.span()).unwrap_or_default()),
+                    expected: setting.expected,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_variables(&mut self, variables: &[(String, OsString)]) -> Result<(), ConfigError> {
+        for (name, value) in variables {
+            if !name.starts_with(PREFIX) || NOT_SETTINGS.contains(&name.as_str()) {
+                continue;
+            }
+            let Some(setting) = SETTINGS.iter().find(|s| s.variable == name) else {
+                return Err(ConfigError::UnknownVariable {
+                    name: shortened(name),
+                    nearest: nearest(name, SETTINGS.iter().map(|s| s.variable)),
+                });
+            };
+            let source = Source::Env(setting.variable);
+            let done =
+                value.to_str().and_then(|v| (setting.put)(self, Raw::Text(v.trim()), source));
+            if done.is_none() {
+                return Err(ConfigError::EnvValue {
+                    variable: setting.variable,
+                    value: shortened(&value.to_string_lossy()),
+                    expected: setting.expected,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+const PREFIX: &str = "IRONVERBS_";
+
+/// Variables with our prefix that steer the command, the tests and the libraries, and are no
+/// settings: [`Config::load`] passes them over.
+pub const NOT_SETTINGS: &[&str] = &[
+    "IRONVERBS_CONFIG",
+    // The command and its preloaded library.
+    "IRONVERBS_LIB_DIR",
+    "IRONVERBS_VIEW",
+    // Tests and benches.
+    "IRONVERBS_BENCH",
+    "IRONVERBS_PREFIX",
+    "IRONVERBS_SEED",
+    "IRONVERBS_SEEDS",
+    "IRONVERBS_STAGE",
+    "IRONVERBS_TEST",
+];
+
+/// A value as it stands in a file or in the environment.
+enum Raw<'a> {
+    Text(&'a str),
+    Toml(&'a DeValue<'a>),
+}
+
+impl Raw<'_> {
+    fn word(&self) -> Option<&str> {
+        match self {
+            Raw::Text(text) => Some(text),
+            Raw::Toml(DeValue::String(text)) => Some(text),
+            Raw::Toml(_) => None,
+        }
+    }
+
+    fn number(&self, min: u64, max: u64) -> Option<u64> {
+        let value = match self {
+            Raw::Text(text) => match text.strip_prefix("0x") {
+                // from_str_radix takes a sign.
+                Some(hex) if hex.starts_with('+') => return None,
+                Some(hex) => u64::from_str_radix(hex, 16).ok()?,
+                None => text.parse().ok()?,
+            },
+            Raw::Toml(DeValue::Integer(i)) => u64::from_str_radix(i.as_str(), i.radix()).ok()?,
+            Raw::Toml(_) => return None,
+        };
+        (min..=max).contains(&value).then_some(value)
+    }
+
+    fn number32(&self, min: u32, max: u32) -> Option<u32> {
+        self.number(min.into(), max.into())?.try_into().ok()
+    }
+
+    fn flag(&self) -> Option<bool> {
+        match self {
+            Raw::Text("1" | "true" | "yes" | "on") => Some(true),
+            Raw::Text("0" | "false" | "no" | "off") => Some(false),
+            Raw::Toml(DeValue::Boolean(value)) => Some(*value),
+            _ => None,
+        }
+    }
+
+    fn names(&self) -> Option<Vec<String>> {
+        let mut names = Vec::new();
+        let mut add = |name: &str| {
+            if !names.iter().any(|n| n == name) {
+                names.push(name.to_owned());
+            }
+            is_interface_name(name).then_some(())
+        };
+        match self {
+            Raw::Text(text) => text.split(',').try_for_each(|name| add(name.trim()))?,
+            Raw::Toml(DeValue::Array(array)) => {
+                array.iter().try_for_each(|value| match value.get_ref() {
+                    DeValue::String(name) => add(name),
+                    _ => None,
+                })?;
+            }
+            Raw::Toml(_) => return None,
+        }
+        Some(names)
+    }
+}
+
+/// What the kernel takes as an interface's name (dev_valid_name: fewer than IFNAMSIZ bytes).
+fn is_interface_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..")
+        && name.len() < 16
+        && !name.bytes().any(|b| b == b'/' || b == b':' || b.is_ascii_whitespace() || b == 0)
+}
+
+/// A device name has 63 bytes (IBV_SYSFS_NAME_MAX) and stands in paths.
+fn is_name_prefix(name: &str) -> bool {
+    (1..=32).contains(&name.len())
+        && name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}
+
+struct Spec {
+    key: &'static str,
+    variable: &'static str,
+    expected: &'static str,
+    put: fn(&mut Config, Raw<'_>, Source) -> Option<()>,
+    show: fn(&Config) -> (String, &Source),
+}
+
+fn put<T>(setting: &mut Setting<T>, value: Option<T>, source: Source) -> Option<()> {
+    *setting = Setting { value: value?, source };
+    Some(())
+}
+
+const SETTINGS: &[Spec] = &[
+    Spec {
+        key: "soft",
+        variable: "IRONVERBS_SOFT",
+        expected: "\"also\", \"only\" or \"off\"",
+        put: |c, raw, s| put(&mut c.soft, raw.word().and_then(Soft::parse), s),
+        show: |c| (c.soft.value.as_str().to_owned(), &c.soft.source),
+    },
+    Spec {
+        key: "interfaces",
+        variable: "IRONVERBS_INTERFACES",
+        expected: "names of network interfaces (1 to 15 bytes each; a list in a file, separated by commas in the variable)",
+        put: |c, raw, s| put(&mut c.interfaces, raw.names(), s),
+        show: |c| (c.interfaces.value.join(","), &c.interfaces.source),
+    },
+    Spec {
+        key: "name_prefix",
+        variable: "IRONVERBS_NAME_PREFIX",
+        expected: "1 to 32 letters, digits, \"_\" or \"-\", a letter first",
+        put: |c, raw, s| {
+            let name = raw.word().filter(|w| is_name_prefix(w)).map(str::to_owned);
+            put(&mut c.name_prefix, name, s)
+        },
+        show: |c| (c.name_prefix.value.clone(), &c.name_prefix.source),
+    },
+    Spec {
+        key: "vendor_id",
+        variable: "IRONVERBS_VENDOR_ID",
+        expected: "an integer from 0 to 0xffffff",
+        put: |c, raw, s| put(&mut c.vendor_id, raw.number32(0, 0xff_ffff), s),
+        show: |c| (format!("{:#x}", c.vendor_id.value), &c.vendor_id.source),
+    },
+    Spec {
+        key: "vendor_part_id",
+        variable: "IRONVERBS_VENDOR_PART_ID",
+        expected: "an integer from 0 to 0xffffffff",
+        put: |c, raw, s| put(&mut c.vendor_part_id, raw.number32(0, u32::MAX), s),
+        show: |c| (format!("{:#x}", c.vendor_part_id.value), &c.vendor_part_id.source),
+    },
+    Spec {
+        key: "udp_port",
+        variable: "IRONVERBS_UDP_PORT",
+        expected: "an integer from 1 to 65535",
+        put: |c, raw, s| {
+            let port = raw.number32(1, 65535).and_then(|n| n.try_into().ok());
+            put(&mut c.udp_port, port, s)
+        },
+        show: |c| (c.udp_port.value.to_string(), &c.udp_port.source),
+    },
+    Spec {
+        key: "timeout_scale",
+        variable: "IRONVERBS_TIMEOUT_SCALE",
+        expected: "an integer from 1 to 1000000",
+        put: |c, raw, s| put(&mut c.timeout_scale, raw.number32(1, 1_000_000), s),
+        show: |c| (c.timeout_scale.value.to_string(), &c.timeout_scale.source),
+    },
+    Spec {
+        key: "path",
+        variable: "IRONVERBS_PATH",
+        expected: "\"auto\" or \"wire\"",
+        put: |c, raw, s| put(&mut c.path, raw.word().and_then(DataPath::parse), s),
+        show: |c| (c.path.value.as_str().to_owned(), &c.path.source),
+    },
+    Spec {
+        key: "explain",
+        variable: "IRONVERBS_EXPLAIN",
+        expected: "true or false (1 or 0 in the variable)",
+        put: |c, raw, s| put(&mut c.explain, raw.flag(), s),
+        show: |c| (c.explain.value.to_string(), &c.explain.source),
+    },
+];
+
+/// No sensible file is larger; a wrong path (`/dev/zero`) then ends in an error.
+const MAX_FILE: u64 = 256 * 1024;
+
+fn read_file(variables: &[(String, OsString)]) -> Result<Option<(PathBuf, String)>, ConfigError> {
+    let variable = |name| variables.iter().find(|(n, _)| n == name).map(|(_, v)| PathBuf::from(v));
+    if let Some(path) = variable("IRONVERBS_CONFIG") {
+        return match read_text(&path) {
+            Ok(text) => Ok(Some((path, text))),
+            Err(error) => Err(ConfigError::Read { path, named: true, error }),
+        };
+    }
+    // The base directory specification: a relative XDG_CONFIG_HOME is to be ignored.
+    let user = variable("XDG_CONFIG_HOME")
+        .filter(|p| p.is_absolute())
+        .or_else(|| variable("HOME").filter(|p| p.is_absolute()).map(|p| p.join(".config")))
+        .map(|p| p.join("ironverbs.toml"));
+    for path in user.into_iter().chain([PathBuf::from("/etc/ironverbs.toml")]) {
+        match read_text(&path) {
+            Ok(text) => return Ok(Some((path, text))),
+            Err(e)
+                if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+            // Another user's home, as after su: not ours to read.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied && !path.starts_with("/etc") => {}
+            Err(error) => return Err(ConfigError::Read { path, named: false, error }),
+        }
+    }
+    Ok(None)
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    // Opening a FIFO would wait for a writer.
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut text = String::new();
+    File::open(path)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE {
+        return Err(io::Error::other("larger than 256 KiB"));
+    }
+    Ok(text)
+}
+
+fn shortened(text: &str) -> String {
+    const MAX: usize = 80;
+    let line = text.lines().next().unwrap_or_default();
+    let cut: String =
+        line.chars().take(MAX).map(|c| if c.is_control() { '?' } else { c }).collect();
+    if cut.len() < text.trim_end().len() { cut + "…" } else { cut }
+}
+
+/// The candidate that differs from `name` by a few letters.
+fn nearest(name: &str, candidates: impl Iterator<Item = &'static str>) -> Option<&'static str> {
+    if name.len() > 64 {
+        return None;
+    }
+    candidates
+        .map(|c| (edit_distance(&name.to_lowercase(), &c.to_lowercase()), c))
+        .filter(|(distance, c)| *distance <= 1 + c.trim_start_matches(PREFIX).len() / 4)
+        .min()
+        .map(|(_, c)| c)
+}
+
+fn edit_distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        for (cell, y) in row.iter_mut().skip(1).zip(b.bytes()) {
+            let best = (diagonal + usize::from(x != y)).min(left + 1).min(*cell + 1);
+            diagonal = *cell;
+            *cell = best;
+            left = best;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    fn vars(list: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+        list.iter().map(|(n, v)| (n.into(), v.into())).collect()
+    }
+
+    fn with_env(list: &[(&str, &str)]) -> Result<Config, String> {
+        // A file of its own keeps the machine's /etc/ironverbs.toml out.
+        with_file("", list)
+    }
+
+    fn with_file(text: &str, list: &[(&str, &str)]) -> Result<Config, String> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("ironverbs-{}-{n}.toml", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        let mut list = vars(list);
+        list.push(("IRONVERBS_CONFIG".into(), path.clone().into()));
+        let result = Config::from_environment(list);
+        std::fs::remove_file(&path).unwrap();
+        result.map_err(|e| e.to_string().replace(path.to_str().unwrap(), "FILE"))
+    }
+
+    #[test]
+    fn empty_is_default() {
+        assert_eq!(with_env(&[]).unwrap(), Config::default());
+        assert_eq!(with_env(&[("IRONVERBS_UDP_PORT", "")]).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn environment_over_file_over_default() {
+        let file =
+            "udp_port = 5000\nvendor_id = 0x2c9\ninterfaces = [\"eth0\", \"lo\"]\nexplain = true\n";
+        let c = with_file(file, &[("IRONVERBS_UDP_PORT", "6000")]).unwrap();
+        assert_eq!(c.udp_port.value, 6000);
+        assert_eq!(c.udp_port.source, Source::Env("IRONVERBS_UDP_PORT"));
+        assert_eq!(c.vendor_id.value, 0x2c9);
+        assert!(matches!(c.vendor_id.source, Source::File(_)));
+        assert_eq!(c.interfaces.value, ["eth0", "lo"]);
+        assert!(c.explain.value);
+        assert_eq!(c.soft.source, Source::Default);
+        assert_eq!(c.soft.value, Soft::Also);
+    }
+
+    #[test]
+    fn every_variable_is_read_back_from_entries() {
+        let list = [
+            ("IRONVERBS_SOFT", "only"),
+            ("IRONVERBS_INTERFACES", "a,b"),
+            ("IRONVERBS_NAME_PREFIX", "mlx5_"),
+            ("IRONVERBS_VENDOR_ID", "0x2c9"),
+            ("IRONVERBS_VENDOR_PART_ID", "0x1017"),
+            ("IRONVERBS_UDP_PORT", "4792"),
+            ("IRONVERBS_TIMEOUT_SCALE", "100"),
+            ("IRONVERBS_PATH", "wire"),
+            ("IRONVERBS_EXPLAIN", "true"),
+        ];
+        let entries = with_env(&list).unwrap().entries();
+        assert_eq!(entries.len(), list.len());
+        for (entry, (variable, value)) in entries.iter().zip(list) {
+            assert_eq!((entry.variable, entry.value.as_str()), (variable, value));
+            assert_eq!(entry.source, Source::Env(variable));
+            assert_eq!(entry.variable, format!("IRONVERBS_{}", entry.key.to_uppercase()));
+        }
+    }
+
+    #[test]
+    fn internal_variables_are_no_settings() {
+        for name in NOT_SETTINGS.iter().filter(|n| **n != "IRONVERBS_CONFIG") {
+            with_env(&[(name, "x")]).unwrap();
+        }
+    }
+
+    #[test]
+    fn wrong_variables_are_named() {
+        for (name, value, expected) in [
+            (
+                "IRONVERBS_UDP_PORT",
+                "70000",
+                "environment: IRONVERBS_UDP_PORT=\"70000\": expected an integer from 1 to 65535",
+            ),
+            ("IRONVERBS_UDP_PORT", "-1", "expected an integer from 1"),
+            ("IRONVERBS_UDP_PORT", "0x+1", "expected an integer from 1"),
+            (
+                "IRONVERBS_SOFT",
+                "on",
+                "IRONVERBS_SOFT=\"on\": expected \"also\", \"only\" or \"off\"",
+            ),
+            ("IRONVERBS_INTERFACES", "eth0,,lo", "names of network interfaces"),
+            ("IRONVERBS_INTERFACES", "averyverylongname", "names of network interfaces"),
+            ("IRONVERBS_NAME_PREFIX", "../x", "a letter first"),
+            ("IRONVERBS_EXPLAIN", "maybe", "true or false"),
+            ("IRONVERBS_TIMEOUT_SCALE", "0", "from 1 to"),
+            (
+                "IRONVERBS_UDPPORT",
+                "1",
+                "unknown variable IRONVERBS_UDPPORT (did you mean IRONVERBS_UDP_PORT?)",
+            ),
+            ("IRONVERBS_QUUX", "1", "unknown variable IRONVERBS_QUUX"),
+        ] {
+            let error = with_env(&[(name, value)]).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn wrong_files_are_named_with_line_key_and_value() {
+        for (text, expected) in [
+            (
+                "\nudp_port = \"x\"\n",
+                "FILE:2: udp_port = \"x\": expected an integer from 1 to 65535",
+            ),
+            ("udp_port = 0", "FILE:1: udp_port = 0: expected"),
+            ("udp_port = 18446744073709551617", "expected an integer"),
+            ("soft = true", "FILE:1: soft = true: expected"),
+            ("interfaces = \"eth0\"", "expected names"),
+            ("interfaces = [1]", "expected names"),
+            ("explain = 1", "expected true or false"),
+            ("# c\n\nudp_prot = 1", "FILE:3: unknown key \"udp_prot\" (did you mean udp_port?)"),
+            ("[udp_port]\nx = 1", "FILE:1: udp_port = "),
+            ("soft = \"only\"\nsoft = \"off\"", "FILE:2: "),
+            ("soft = ", "FILE:1: "),
+        ] {
+            let error = with_file(text, &[]).unwrap_err();
+            assert!(error.contains(expected), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_named_file_must_be_readable() {
+        for path in ["/nonexistent/ironverbs.toml", "/dev/zero", "/"] {
+            let error = Config::from_environment(vars(&[("IRONVERBS_CONFIG", path)])).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains(path) && text.contains("IRONVERBS_CONFIG"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_users_file_is_found() {
+        let home = std::env::temp_dir().join(format!("ironverbs-home-{}", std::process::id()));
+        std::fs::create_dir_all(home.join(".config")).unwrap();
+        std::fs::write(home.join("ironverbs.toml"), "udp_port = 1").unwrap();
+        std::fs::write(home.join(".config/ironverbs.toml"), "udp_port = 2").unwrap();
+        let dir = home.to_str().unwrap();
+        let port =
+            |list: &[(&str, &str)]| Config::from_environment(vars(list)).unwrap().udp_port.value;
+        assert_eq!(port(&[("HOME", dir)]), 2);
+        assert_eq!(port(&[("HOME", "/"), ("XDG_CONFIG_HOME", dir)]), 1);
+        assert_eq!(port(&[("HOME", dir), ("XDG_CONFIG_HOME", "relative")]), 2);
+        std::fs::remove_dir_all(&home).unwrap();
+    }
+
+    #[test]
+    fn control_characters_never_reach_the_terminal() {
+        let error = with_env(&[("IRONVERBS_SOFT", "\u{1b}[31mred")]).unwrap_err();
+        assert!(!error.contains('\u{1b}'), "{error:?}");
+    }
+}
