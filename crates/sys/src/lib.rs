@@ -6,6 +6,7 @@
 pub mod bpf;
 pub mod clock;
 pub mod diag;
+pub mod errno;
 pub mod event;
 pub mod lock;
 pub mod mem;
