@@ -1,1 +1,13 @@
-//! Interfaces, their addresses and routes.
+//! Interfaces, their addresses and routes, by rtnetlink(7).
+//!
+//! Three questions and one subscription: too little for a netlink library, which would bring every
+//! message and attribute there is.
+
+pub(crate) mod frame;
+mod interfaces;
+mod monitor;
+mod route;
+
+pub use interfaces::{Address, Interface, interfaces};
+pub use monitor::Monitor;
+pub use route::{Route, route_through, route_to};

@@ -341,7 +341,7 @@ impl RxBatch {
     fn received(&mut self, i: usize, header: &libc::msghdr, len: usize) {
         let slot = &mut self.slots[i];
         slot.len = len.min(BUFFER);
-        slot.control.set_len(header.msg_controllen as usize);
+        slot.control.set_len(header.msg_controllen);
         slot.truncated = header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
     }
 }
