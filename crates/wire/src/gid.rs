@@ -122,3 +122,51 @@ impl Path {
         self.dst.is_ipv4()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(text: &str) -> Gid {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn text_is_that_of_the_verbs_tools() {
+        let mapped = Gid::from_ipv4(Ipv4Addr::new(10, 0, 0, 1));
+        assert_eq!(mapped.to_string(), "0000:0000:0000:0000:0000:ffff:0a00:0001");
+        for same in ["10.0.0.1", "::ffff:10.0.0.1", "0000:0000:0000:0000:0000:ffff:0a00:0001"] {
+            assert_eq!(gid(same), mapped);
+        }
+        assert_eq!(format!("{:?}", gid("fe80::1")), "Gid(fe80:0000:0000:0000:0000:0000:0000:0001)");
+        let error = "10.0.0".parse::<Gid>().unwrap_err();
+        assert!(error.to_string().contains("`10.0.0`"), "{error}");
+    }
+
+    #[test]
+    fn kinds_of_address() {
+        // address, IPv4, link-local, multicast
+        let cases = [
+            ("::", false, false, false),
+            ("::10.0.0.1", false, false, false),
+            ("10.0.0.1", true, false, false),
+            ("169.254.0.1", true, false, false),
+            ("224.0.0.1", true, false, true),
+            ("239.255.255.255", true, false, true),
+            ("240.0.0.1", true, false, false),
+            ("fe80::1", false, true, false),
+            ("febf::1", false, true, false),
+            ("fec0::1", false, false, false),
+            ("ff02::1", false, false, true),
+            ("fd00::1", false, false, false),
+        ];
+        for (text, ipv4, link_local, multicast) in cases {
+            let gid = gid(text);
+            assert_eq!(gid.is_ipv4(), ipv4, "{text}");
+            assert_eq!(gid.is_link_local(), link_local, "{text}");
+            assert_eq!(gid.is_multicast(), multicast, "{text}");
+            assert_eq!(gid.to_ip(), text.parse::<IpAddr>().unwrap());
+        }
+        assert_eq!(gid("::"), Gid::UNSPECIFIED);
+    }
+}

@@ -82,3 +82,46 @@ fn ones_complement_sum(header: &[u8]) -> u16 {
     let folded = (sum & 0xffff) + (sum >> 16);
     (folded & 0xffff) as u16 + (folded >> 16) as u16
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ipv4() -> Path {
+        Path {
+            src: "192.168.0.1".parse().unwrap(),
+            dst: "192.168.0.199".parse().unwrap(),
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        }
+    }
+
+    /// The bytes are worked out by hand in many texts on the IPv4 checksum.
+    #[test]
+    fn a_known_ipv4_header() {
+        let expected = [
+            0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8,
+            0x00, 0x01, 0xc0, 0xa8, 0x00, 0xc7,
+        ];
+        assert_eq!(ud_header(&ipv4(), 95)[20..], expected);
+    }
+
+    #[test]
+    fn bytes_before_an_ipv4_header_do_not_matter() {
+        for filler in [0x00, 0x45, 0x60, 0xff] {
+            let mut bytes = ud_header(&ipv4(), 95);
+            bytes[..20].fill(filler);
+            assert_eq!(path_of(&bytes), Some(ipv4()), "{filler:#x}");
+        }
+    }
+
+    #[test]
+    fn no_header_is_no_path() {
+        assert_eq!(path_of(&[0; LEN]), None);
+        assert_eq!(path_of(&[0xff; LEN]), None);
+        let mut bytes = ud_header(&ipv4(), 95);
+        bytes[28] ^= 1;
+        assert_eq!(path_of(&bytes), None, "wrong checksum");
+    }
+}

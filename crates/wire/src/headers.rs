@@ -5,7 +5,8 @@
 
 use crate::opcode::Opcode;
 
-const QPN_MASK: u32 = 0xff_ffff;
+/// QPNs, PSNs and MSNs have 24 bits.
+const U24: u32 = 0xff_ffff;
 
 fn u24(high: u8, mid: u8, low: u8) -> u32 {
     u32::from_be_bytes([0, high, mid, low])
@@ -162,7 +163,7 @@ impl Aeth {
 
     /// The bytes of this header.
     pub fn emit(&self) -> [u8; Self::LEN] {
-        (u32::from(self.syndrome) << 24 | self.msn & QPN_MASK).to_be_bytes()
+        (u32::from(self.syndrome) << 24 | self.msn & U24).to_be_bytes()
     }
 }
 
@@ -282,7 +283,7 @@ impl Deth {
 
     /// The bytes of this header.
     pub fn emit(&self) -> [u8; Self::LEN] {
-        (u64::from(self.qkey) << 32 | u64::from(self.src_qpn & QPN_MASK)).to_be_bytes()
+        (u64::from(self.qkey) << 32 | u64::from(self.src_qpn & U24)).to_be_bytes()
     }
 }
 
@@ -302,5 +303,73 @@ impl Ieth {
     /// The bytes of this header.
     pub fn emit(&self) -> [u8; Self::LEN] {
         self.0.to_be_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_syndrome_byte_has_one_meaning_or_none() {
+        let mut meanings = 0;
+        for byte in 0..=255 {
+            if let Some(syndrome) = Syndrome::from_u8(byte) {
+                assert_eq!(syndrome.to_u8(), byte);
+                meanings += 1;
+            }
+        }
+        assert_eq!(meanings, 32 + 32 + 5);
+        assert_eq!(Syndrome::from_u8(0x1f), Some(Syndrome::Ack { credits: 31 }));
+        assert_eq!(Syndrome::from_u8(0x2e), Some(Syndrome::Rnr { timer: 14 }));
+        assert_eq!(Syndrome::from_u8(0x62), Some(Syndrome::Nak(NakCode::RemoteAccess)));
+        assert_eq!(Syndrome::from_u8(0x65), None);
+        assert_eq!(Syndrome::from_u8(0x40), None);
+        assert_eq!(Syndrome::from_u8(0x80), None);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_cut_and_leaves_its_neighbours() {
+        let bth = Bth { pad: 7, tver: 0xff, dest_qpn: u32::MAX, psn: u32::MAX, ..Bth::default() };
+        let cut = Bth { pad: 3, tver: 15, dest_qpn: 0xff_ffff, psn: 0xff_ffff, ..bth };
+        assert_eq!(Bth::parse(&bth.emit()), cut);
+        let aeth = Aeth { syndrome: 0, msn: u32::MAX };
+        assert_eq!(Aeth::parse(&aeth.emit()), Aeth { msn: 0xff_ffff, ..aeth });
+        let deth = Deth { qkey: 0, src_qpn: u32::MAX };
+        assert_eq!(Deth::parse(&deth.emit()), Deth { src_qpn: 0xff_ffff, ..deth });
+        assert_eq!(Syndrome::Ack { credits: 0xff }.to_u8(), 0x1f);
+        assert_eq!(Syndrome::Rnr { timer: 0xff }.to_u8(), 0x3f);
+    }
+
+    #[test]
+    fn reserved_bits_are_ignored() {
+        let clear = [0x64, 0, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 7];
+        let mut set = clear;
+        set[4] = 0x3f;
+        set[8] = 0x7f;
+        assert_eq!(Bth::parse(&set), Bth::parse(&clear));
+        assert_eq!(
+            Deth::parse(&[1, 2, 3, 4, 0xff, 0, 0, 1]),
+            Deth { qkey: 0x0102_0304, src_qpn: 1 }
+        );
+    }
+
+    #[test]
+    fn fields_are_where_the_specification_has_them() {
+        let bytes = std::array::from_fn(|i| i as u8);
+        assert_eq!(
+            AtomicEth::parse(&bytes),
+            AtomicEth {
+                va: 0x0001_0203_0405_0607,
+                rkey: 0x0809_0a0b,
+                swap_add: 0x0c0d_0e0f_1011_1213,
+                compare: 0x1415_1617_1819_1a1b,
+            }
+        );
+        let bytes = std::array::from_fn(|i| i as u8);
+        assert_eq!(
+            Reth::parse(&bytes),
+            Reth { va: 0x0001_0203_0405_0607, rkey: 0x0809_0a0b, len: 0x0c0d_0e0f }
+        );
     }
 }

@@ -336,3 +336,102 @@ impl fmt::Debug for Opcode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers as tshark and scapy list them.
+    #[test]
+    fn numbers() {
+        let cases = [
+            (Opcode::RC_SEND_FIRST, 0),
+            (Opcode::RC_SEND_ONLY_IMM, 5),
+            (Opcode::RC_WRITE_FIRST, 6),
+            (Opcode::RC_WRITE_ONLY_IMM, 11),
+            (Opcode::RC_READ_REQUEST, 12),
+            (Opcode::RC_READ_RESP_ONLY, 16),
+            (Opcode::RC_ACK, 17),
+            (Opcode::RC_ATOMIC_ACK, 18),
+            (Opcode::RC_COMPARE_SWAP, 19),
+            (Opcode::RC_FETCH_ADD, 20),
+            (Opcode::RC_SEND_LAST_INV, 22),
+            (Opcode::RC_SEND_ONLY_INV, 23),
+            (Opcode::UC_SEND_FIRST, 32),
+            (Opcode::UC_WRITE_ONLY_IMM, 43),
+            (Opcode::UD_SEND_ONLY, 100),
+            (Opcode::UD_SEND_ONLY_IMM, 101),
+            (Opcode::CNP, 129),
+        ];
+        for (opcode, number) in cases {
+            assert_eq!(opcode.0, number, "{opcode:?}");
+        }
+    }
+
+    #[test]
+    fn each_service_has_its_operations_and_no_others() {
+        let valid: Vec<u8> = (0..=255).filter(|&byte| Opcode(byte).split().is_some()).collect();
+        let expected: Vec<u8> =
+            (0..=0x14).chain([0x16, 0x17]).chain(0x20..=0x2b).chain([0x64, 0x65]).collect();
+        assert_eq!(valid, expected);
+        for byte in valid {
+            let (service, op) = Opcode(byte).split().unwrap();
+            assert_eq!(Opcode::new(service, op), Opcode(byte));
+            assert!(Opcode(byte).name().is_some(), "{byte:#x}");
+        }
+        assert_eq!(format!("{:?} {:?}", Opcode(0x15), Opcode::CNP), "Opcode(0x15) CNP");
+        assert_eq!(Opcode::new(Service::Ud, FetchAdd).split(), None);
+    }
+
+    #[test]
+    fn properties_of_each_operation() {
+        // One letter each: First Middle Last Only, Payload, Reth, Immediate, ieTh, Aeth,
+        // atomic eth (X), reSponse.
+        let expected = [
+            (SendFirst, "FP"),
+            (SendMiddle, "MP"),
+            (SendLast, "LP"),
+            (SendLastImm, "LPI"),
+            (SendOnly, "LOP"),
+            (SendOnlyImm, "LOPI"),
+            (WriteFirst, "FPR"),
+            (WriteMiddle, "MP"),
+            (WriteLast, "LP"),
+            (WriteLastImm, "LPI"),
+            (WriteOnly, "LOPR"),
+            (WriteOnlyImm, "LOPRI"),
+            (ReadRequest, "LOR"),
+            (ReadRespFirst, "FPAS"),
+            (ReadRespMiddle, "MPS"),
+            (ReadRespLast, "LPAS"),
+            (ReadRespOnly, "LOPAS"),
+            (Ack, "LOAS"),
+            (AtomicAck, "LOAS"),
+            (CompareSwap, "LOX"),
+            (FetchAdd, "LOX"),
+            (SendLastInv, "LPT"),
+            (SendOnlyInv, "LOPT"),
+        ];
+        assert_eq!(expected.map(|(op, _)| op), Op::ALL);
+        for (op, letters) in expected {
+            let tests = [
+                ('F', op.is_first()),
+                ('M', op.is_middle()),
+                ('L', op.is_last()),
+                ('O', op.is_only()),
+                ('P', op.has_payload()),
+                ('R', op.has_reth()),
+                ('I', op.has_imm()),
+                ('T', op.has_ieth()),
+                ('A', op.has_aeth()),
+                ('X', op.has_atomic_eth()),
+                ('S', op.is_response()),
+            ];
+            let found: String =
+                tests.iter().filter(|(_, holds)| *holds).map(|(letter, _)| letter).collect();
+            assert_eq!(found, letters, "{op:?}");
+            assert_ne!(op.is_request(), op.is_response(), "{op:?}");
+            assert_eq!(Op::from_bits(op as u8), Some(op));
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Packets as others sent them, as they may arrive damaged, and as any may be.
+
+mod captures;
+mod damage;
+mod pcap;
+mod properties;
