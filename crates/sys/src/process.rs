@@ -1,1 +1,376 @@
-//! Processes: pidfds, identity, fork.
+//! Processes: identity, life and death, and what becomes of us in a child of fork(2).
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::ptr::NonNull;
+use std::sync::Once;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+
+use crate::mem::Mapping;
+
+/// The result of a system call that returns -1 and sets errno.
+pub(crate) fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+/// Takes possession of a descriptor that a system call just made.
+///
+/// # Safety
+/// `ret` is the return value of a call that creates a descriptor, and nobody else owns it.
+pub(crate) unsafe fn owned(ret: libc::c_int) -> io::Result<OwnedFd> {
+    let fd = check(ret)?;
+    // SAFETY: not negative, and ours by the caller's word.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The effective user id: the one that the kernel reports of us to a unix socket's peer.
+pub fn uid() -> u32 {
+    // SAFETY: no preconditions.
+    unsafe { libc::geteuid() }
+}
+
+/// This process's id, in its own PID namespace.
+pub fn pid() -> u32 {
+    std::process::id()
+}
+
+/// When the process started, in clock ticks since boot: with the pid, it names a process for good.
+///
+/// # Errors
+/// NotFound when there is no such process (or it is hidden from us); InvalidData when
+/// /proc/PID/stat does not read as proc_pid_stat(5) says.
+pub fn start_time(pid: u32) -> io::Result<u64> {
+    let stat = fs::read(format!("/proc/{pid}/stat"))?;
+    parse_start_time(&stat).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Field 22. The second, the name, may hold blanks and parentheses: the last ")" ends it.
+fn parse_start_time(stat: &[u8]) -> Option<u64> {
+    let end = stat.iter().rposition(|&byte| byte == b')')?;
+    let text = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
+    text.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// The inode number that identifies this process's namespace of a kind: `net`, `pid`, `user`, …
+/// (namespaces(7)).
+pub fn namespace(kind: &str) -> io::Result<u64> {
+    Ok(fs::metadata(format!("/proc/self/ns/{kind}"))?.ino())
+}
+
+/// A process, by a descriptor that never comes to mean another one (pidfd_open(2)).
+#[derive(Debug)]
+pub struct PidFd(OwnedFd);
+
+impl PidFd {
+    /// The process with this id. ESRCH: there is none.
+    pub fn open(pid: u32) -> io::Result<PidFd> {
+        let pid =
+            libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+        // SAFETY: no pointers; a success returns a new descriptor, close-on-exec.
+        unsafe { owned(libc::syscall(libc::SYS_pidfd_open, pid, 0) as libc::c_int) }.map(PidFd)
+    }
+
+    /// Whether the process still runs; a zombie does not.
+    pub fn alive(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live pollfd.
+        unsafe { libc::poll(&mut poll, 1, 0) == 0 }
+    }
+
+    /// A duplicate of the descriptor numbered `fd` in that process (pidfd_getfd(2)), whether it runs,
+    /// is stopped or hangs. EPERM where ptrace of it is not allowed; EBADF when it has no such
+    /// descriptor.
+    pub fn duplicate(&self, fd: RawFd) -> io::Result<OwnedFd> {
+        // SAFETY: no pointers; a success returns a new descriptor, close-on-exec.
+        unsafe {
+            owned(libc::syscall(libc::SYS_pidfd_getfd, self.0.as_raw_fd(), fd, 0) as libc::c_int)
+        }
+    }
+}
+
+impl AsFd for PidFd {
+    /// Readable from the process's death on.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<OwnedFd> for PidFd {
+    /// Of a descriptor that the kernel gave as a pidfd (SO_PEERPIDFD).
+    fn from(fd: OwnedFd) -> PidFd {
+        PidFd(fd)
+    }
+}
+
+const HANDLERS: usize = 16;
+static CHILD_HANDLERS: [AtomicPtr<()>; HANDLERS] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; HANDLERS];
+
+/// Has `handler` run in every child of fork(3), before fork returns there, after the descriptors of
+/// [`ClosedOnFork`] are closed. Registering the same function twice has no effect.
+///
+/// The child of a process with threads may only make async-signal-safe calls: no allocation, no
+/// lock. Not run by posix_spawn(3), vfork(2) and a raw clone(2): see [`ForkGuard`].
+///
+/// # Errors
+/// OutOfMemory when pthread_atfork(3) fails, or after 16 handlers.
+pub fn at_fork_child(handler: fn()) -> io::Result<()> {
+    install_fork_handler()?;
+    let handler = handler as *mut ();
+    for slot in &CHILD_HANDLERS {
+        match slot.compare_exchange(
+            std::ptr::null_mut(),
+            handler,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => return Ok(()),
+            Err(present) if present == handler => return Ok(()),
+            Err(_) => {}
+        }
+    }
+    Err(io::ErrorKind::OutOfMemory.into())
+}
+
+fn install_fork_handler() -> io::Result<()> {
+    static ONCE: Once = Once::new();
+    static RESULT: AtomicI32 = AtomicI32::new(0);
+    ONCE.call_once(|| {
+        // SAFETY: `in_fork_child` lives as long as this library, and pthread_atfork ties its
+        // registration to the library.
+        RESULT.store(
+            unsafe { libc::pthread_atfork(None, None, Some(in_fork_child)) },
+            Ordering::Release,
+        );
+    });
+    match RESULT.load(Ordering::Acquire) {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code)),
+    }
+}
+
+unsafe extern "C" fn in_fork_child() {
+    for slot in &FORK_CLOSED {
+        let fd = slot.swap(0, Ordering::AcqRel);
+        if fd != 0 {
+            // SAFETY: the parent registered a descriptor of its own; in the child nothing uses it
+            // any more, see ClosedOnFork.
+            unsafe { libc::close(fd - 1) };
+        }
+    }
+    for slot in &CHILD_HANDLERS {
+        let handler = slot.load(Ordering::Acquire);
+        if !handler.is_null() {
+            // SAFETY: only `at_fork_child` stores here, and what it stores is a `fn()`.
+            unsafe { std::mem::transmute::<*mut (), fn()>(handler)() };
+        }
+    }
+}
+
+const CLOSED: usize = 1024;
+/// Descriptors plus one; 0 is a free entry.
+static FORK_CLOSED: [AtomicI32; CLOSED] = [const { AtomicI32::new(0) }; CLOSED];
+
+/// While this lives, a child of fork(3) finds the descriptor closed.
+///
+/// A child that keeps a socket open keeps its port and its name taken after the parent's death, and
+/// one that changes a shared epoll instance changes the parent's. In the child the object that owns
+/// the descriptor must not close it again: ask [`ForkGuard::is_child`] and forget it.
+///
+/// There is room for 1,024 descriptors a process; one beyond that stays open in children.
+#[derive(Debug)]
+pub struct ClosedOnFork {
+    entry: Option<usize>,
+}
+
+impl ClosedOnFork {
+    /// Registers a descriptor.
+    pub fn new(fd: BorrowedFd<'_>) -> io::Result<ClosedOnFork> {
+        install_fork_handler()?;
+        let value = fd.as_raw_fd() + 1;
+        let entry = FORK_CLOSED.iter().position(|slot| {
+            slot.compare_exchange(0, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        Ok(ClosedOnFork { entry })
+    }
+}
+
+impl Drop for ClosedOnFork {
+    fn drop(&mut self) {
+        if let Some(slot) = self.entry.and_then(|entry| FORK_CLOSED.get(entry)) {
+            slot.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Tells a process from a copy of it made by fork(2) or a raw clone(2): a page that the kernel wipes
+/// in the copy (MADV_WIPEONFORK).
+///
+/// A child by vfork(2) or posix_spawn(3) shares the page as it shares all memory, and counts as its
+/// parent.
+#[derive(Debug)]
+pub struct ForkGuard {
+    page: Mapping,
+    /// Where the kernel cannot wipe (before 4.14): compare process ids.
+    pid: Option<u32>,
+}
+
+impl ForkGuard {
+    /// Marks the present process.
+    pub fn new() -> io::Result<ForkGuard> {
+        let page = Mapping::anonymous(1)?;
+        // SAFETY: the page is ours and private.
+        let wiped =
+            unsafe { libc::madvise(page.as_ptr().cast(), page.len(), libc::MADV_WIPEONFORK) == 0 };
+        let guard = ForkGuard { page, pid: (!wiped).then(pid) };
+        guard.mark().store(1, Ordering::Relaxed);
+        Ok(guard)
+    }
+
+    /// Whether this is a copy of the process that made the guard.
+    #[inline]
+    pub fn is_child(&self) -> bool {
+        match self.pid {
+            None => self.mark().load(Ordering::Relaxed) == 0,
+            Some(owner) => owner != pid(),
+        }
+    }
+
+    fn mark(&self) -> &AtomicU32 {
+        // SAFETY: the mapping is page-aligned, at least a page long and lives as long as `self`; the
+        // word is only accessed as this atomic.
+        unsafe { NonNull::new_unchecked(self.page.as_ptr()).cast::<AtomicU32>().as_ref() }
+    }
+}
+
+/// Gives up root for good: real, effective and saved group and user ids, and the supplementary
+/// groups. For tests of what another user may do.
+pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
+    // SAFETY: no pointers but a null list of length 0.
+    unsafe {
+        check(libc::setgroups(0, std::ptr::null()))?;
+        check(libc::setresgid(gid, gid, gid))?;
+        check(libc::setresuid(uid, uid, uid))?;
+    }
+    Ok(())
+}
+
+/// Sends a signal to a process (kill(2)).
+pub fn signal(pid: u32, signal: i32) -> io::Result<()> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+    if pid == 0 {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    // SAFETY: no pointers.
+    check(unsafe { libc::kill(pid, signal) }).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::process::{Command, Stdio};
+
+    /// Forks; the child's exit code is what `child` returns.
+    fn exit_code_of_fork(child: fn() -> i32) -> i32 {
+        // SAFETY: the child calls async-signal-safe functions only and ends by _exit.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // SAFETY: ends the child without running the parent's exit handlers.
+            unsafe { libc::_exit(child()) };
+        }
+        assert!(pid > 0);
+        let mut status = 0;
+        // SAFETY: a live integer; the child is ours.
+        unsafe { libc::waitpid(pid, &mut status, 0) };
+        assert!(libc::WIFEXITED(status));
+        libc::WEXITSTATUS(status)
+    }
+
+    #[test]
+    fn the_start_time_is_found_behind_any_name() {
+        let stat = |name: &str| format!("17 ({name}) S {} 4711 9 9", "0 ".repeat(18).trim());
+        assert_eq!(parse_start_time(stat("a").as_bytes()), Some(4711));
+        assert_eq!(parse_start_time(stat("a) R (b 1 2").as_bytes()), Some(4711));
+        assert_eq!(parse_start_time(b"17 (a"), None);
+        assert_eq!(parse_start_time(b"17 (a) S 1 2"), None);
+        assert_eq!(start_time(pid()).unwrap(), start_time(pid()).unwrap());
+        assert!(start_time(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn a_pidfd_sees_death_even_of_a_zombie() {
+        let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+        let pidfd = PidFd::open(child.id()).unwrap();
+        assert!(pidfd.alive());
+        signal(child.id(), libc::SIGKILL).unwrap();
+        while pidfd.alive() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(!pidfd.alive());
+        let error = PidFd::open(child.id()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn a_descriptor_of_a_process_can_be_duplicated() {
+        let file = File::open("/proc/self/status").unwrap();
+        let pidfd = PidFd::open(pid()).unwrap();
+        let copy = pidfd.duplicate(file.as_raw_fd()).unwrap();
+        assert_ne!(copy.as_raw_fd(), file.as_raw_fd());
+        assert!(pidfd.duplicate(-1).is_err());
+    }
+
+    #[test]
+    fn namespaces_have_numbers() {
+        assert_ne!(namespace("net").unwrap(), 0);
+        assert!(namespace("nonsense").is_err());
+    }
+
+    static GUARD: std::sync::OnceLock<ForkGuard> = std::sync::OnceLock::new();
+
+    #[test]
+    fn a_child_knows_that_it_is_one() {
+        assert!(!GUARD.get_or_init(|| ForkGuard::new().unwrap()).is_child());
+        assert_eq!(
+            exit_code_of_fork(|| i32::from(GUARD.get().is_some_and(ForkGuard::is_child))),
+            1
+        );
+        assert!(!GUARD.get().unwrap().is_child());
+    }
+
+    static KEPT: AtomicI32 = AtomicI32::new(-1);
+    static CLOSED: AtomicI32 = AtomicI32::new(-1);
+    static RAN: AtomicU32 = AtomicU32::new(0);
+
+    fn is_open(fd: &AtomicI32) -> bool {
+        // SAFETY: F_GETFD has no pointers.
+        unsafe { libc::fcntl(fd.load(Ordering::Relaxed), libc::F_GETFD) >= 0 }
+    }
+
+    #[test]
+    fn a_child_finds_the_registered_descriptors_closed_and_runs_handlers_once() {
+        let kept = File::open("/dev/null").unwrap();
+        let closed = File::open("/dev/null").unwrap();
+        KEPT.store(kept.as_raw_fd(), Ordering::Relaxed);
+        CLOSED.store(closed.as_raw_fd(), Ordering::Relaxed);
+        let _token = ClosedOnFork::new(closed.as_fd()).unwrap();
+        drop(ClosedOnFork::new(kept.as_fd()).unwrap());
+        fn handler() {
+            RAN.fetch_add(1, Ordering::Relaxed);
+        }
+        at_fork_child(handler).unwrap();
+        at_fork_child(handler).unwrap();
+        let code = exit_code_of_fork(|| {
+            i32::from(is_open(&KEPT))
+                + 2 * i32::from(is_open(&CLOSED))
+                + 4 * RAN.load(Ordering::Relaxed) as i32
+        });
+        assert_eq!(code, 1 + 4);
+        assert!(is_open(&KEPT) && is_open(&CLOSED));
+        assert_eq!(RAN.load(Ordering::Relaxed), 0);
+    }
+}
