@@ -1,0 +1,104 @@
+//! What a queue pair needs from the device around it.
+
+use crate::verbs::{Access, Fault, Sge, Wc};
+use ironverbs_wire::Path;
+
+/// A point in time: nanoseconds of a monotonic clock, real or simulated.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Instant(pub u64);
+
+impl Instant {
+    /// This instant, `nanoseconds` later; saturates.
+    pub fn after(self, nanoseconds: u64) -> Instant {
+        Instant(self.0.saturating_add(nanoseconds))
+    }
+
+    /// Nanoseconds since `earlier`, 0 if that lies ahead.
+    pub fn since(self, earlier: Instant) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// Which completion queue of the QP.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Queue {
+    /// Send CQ.
+    Send,
+    /// Receive CQ.
+    Recv,
+}
+
+/// Asynchronous events of a QP (`enum ibv_event_type`).
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum QpEvent {
+    /// The QP moved to the error state on its own (IBV_EVENT_QP_FATAL).
+    Fatal,
+    /// A request was invalid (IBV_EVENT_QP_REQ_ERR).
+    RequestError,
+    /// A peer's request broke an access rule (IBV_EVENT_QP_ACCESS_ERR).
+    AccessError,
+    /// First packet while in RTR (IBV_EVENT_COMM_EST).
+    CommunicationEstablished,
+    /// The send queue drained (IBV_EVENT_SQ_DRAINED).
+    SendQueueDrained,
+    /// The last receive of the SRQ's share was consumed (IBV_EVENT_QP_LAST_WQE_REACHED).
+    LastWqeReached,
+}
+
+/// A 64-bit atomic on the responder's memory, in host order.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Atomic {
+    CompareSwap { compare: u64, swap: u64 },
+    FetchAdd { add: u64 },
+}
+
+/// A receive request taken from a shared receive queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecvWqe {
+    /// The caller's identifier.
+    pub wr_id: u64,
+    /// Where the data goes.
+    pub sges: Vec<Sge>,
+}
+
+/// The device as one queue pair sees it during a call. The protection domain is the QP's own.
+///
+/// Every access is checked again where it happens: a region may be deregistered between two packets.
+pub trait Device {
+    /// Whether `sge` lies within a region of this PD, writable if `write`. Zero-length SGEs are not checked.
+    fn check_local(&mut self, sge: &Sge, write: bool) -> Result<(), Fault>;
+    /// Copies `dst.len()` bytes from `offset` bytes into `sge`.
+    fn gather(&mut self, sge: &Sge, offset: u32, dst: &mut [u8]) -> Result<(), Fault>;
+    /// Copies `src` to `offset` bytes into `sge`.
+    fn scatter(&mut self, sge: &Sge, offset: u32, src: &[u8]) -> Result<(), Fault>;
+
+    /// Whether `rkey` grants `need` on `len` bytes at `va`.
+    fn check_remote(&mut self, rkey: u32, va: u64, len: u64, need: Access) -> Result<(), Fault>;
+    /// Reads for an RDMA READ (rights checked again).
+    fn read_remote(&mut self, rkey: u32, va: u64, dst: &mut [u8]) -> Result<(), Fault>;
+    /// Writes for an RDMA WRITE (rights checked again).
+    fn write_remote(&mut self, rkey: u32, va: u64, src: &[u8]) -> Result<(), Fault>;
+    /// Runs an atomic (rights and alignment checked); returns the value before.
+    fn atomic(&mut self, rkey: u32, va: u64, op: Atomic) -> Result<u64, Fault>;
+    /// Invalidates `rkey` for a SEND with invalidate.
+    fn invalidate(&mut self, rkey: u32) -> Result<(), Fault>;
+
+    /// Takes the next receive request of the QP's SRQ into `wqe`; false when there is none.
+    fn srq_take(&mut self, wqe: &mut RecvWqe) -> bool;
+
+    /// Adds a completion.
+    fn complete(&mut self, queue: Queue, wc: Wc);
+    /// Raises an asynchronous event.
+    fn event(&mut self, event: QpEvent);
+}
+
+/// Where outgoing packets go. A packet is reserved, filled and committed; one that is reserved and
+/// not committed is as if it had never been.
+pub trait Sink {
+    /// Space for a packet of `len` bytes from the BTH up to, excluding, the ICRC, which the sink adds.
+    /// None: no more can be taken now; the QP stays ready and is asked again later.
+    fn reserve(&mut self, path: &Path, dest_qpn: u32, len: usize) -> Option<&mut [u8]>;
+    /// Sends the packet reserved last.
+    fn commit(&mut self);
+}

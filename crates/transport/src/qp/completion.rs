@@ -1,0 +1,127 @@
+//! Completions, and the flushing of what is posted.
+
+use super::Qp;
+use super::send_queue::SendWqe;
+use crate::device::{Device, Queue};
+use crate::verbs::{
+    Fault, QpState, QpType, SendFlags, VendorErr, Wc, WcFlags, WcOpcode, WcStatus, WrOpcode,
+};
+
+impl Qp {
+    /// Completes the oldest send with success.
+    pub(super) fn complete_send<D: Device + ?Sized>(&mut self, dev: &mut D) {
+        let Some(wqe) = self.sends.pop() else { return };
+        self.counters.tx_messages += 1;
+        if self.config.sq_sig_all || wqe.wr.flags.contains(SendFlags::SIGNALED) {
+            let byte_len = if wqe.is_answered() { wqe.len as u32 } else { 0 };
+            let wc = self.send_wc(&wqe, WcStatus::Success, VendorErr::None);
+            dev.complete(Queue::Send, Wc { byte_len, ..wc });
+        }
+    }
+
+    /// Completes the oldest send with an error, which it does signaled or not, and stops sending:
+    /// a reliable QP goes to ERR, another to SQE (IBA 10.3.1.6, 10.3.1.7).
+    pub(super) fn fail_send<D: Device + ?Sized>(
+        &mut self,
+        status: WcStatus,
+        why: VendorErr,
+        dev: &mut D,
+    ) {
+        let Some(wqe) = self.sends.pop() else { return };
+        let wc = self.send_wc(&wqe, status, why);
+        dev.complete(Queue::Send, wc);
+        match self.config.qp_type {
+            QpType::Rc => {
+                self.responder.forget();
+                self.enter_error(dev);
+            }
+            QpType::Uc | QpType::Ud => {
+                self.attr.state = QpState::Sqe;
+                self.attr.cur_state = QpState::Sqe;
+                self.requester.stop();
+                self.flush_posted(dev);
+            }
+        }
+    }
+
+    /// Completes as flushed what the state says is to be flushed.
+    pub(super) fn flush_posted<D: Device + ?Sized>(&mut self, dev: &mut D) {
+        if !matches!(self.attr.state, QpState::Err | QpState::Sqe) {
+            return;
+        }
+        while let Some(wqe) = self.sends.pop() {
+            let wc = self.send_wc(&wqe, WcStatus::WrFlushErr, VendorErr::Flushed);
+            dev.complete(Queue::Send, wc);
+        }
+        self.requester.skip_to_tail(&self.sends);
+        if self.attr.state == QpState::Err {
+            while self.receives.current().is_some() {
+                self.fail_receive(WcStatus::WrFlushErr, VendorErr::Flushed, dev);
+            }
+        }
+    }
+
+    /// Completes the receive in hand; `wc` has what the message brought.
+    pub(super) fn complete_receive<D: Device + ?Sized>(&mut self, wc: Wc, dev: &mut D) {
+        if let Some(wr_id) = self.receives.finish() {
+            dev.complete(Queue::Recv, Wc { wr_id, ..wc });
+        }
+    }
+
+    /// Completes the receive in hand with an error. Errors are solicited (IBA 11.4.2.2).
+    pub(super) fn fail_receive<D: Device + ?Sized>(
+        &mut self,
+        status: WcStatus,
+        why: VendorErr,
+        dev: &mut D,
+    ) {
+        let wc = Wc { status, vendor_err: why as u32, solicited: true, ..self.receive_wc() };
+        self.complete_receive(wc, dev);
+    }
+
+    /// A successful receive of nothing.
+    pub(super) fn receive_wc(&self) -> Wc {
+        Wc {
+            wr_id: 0,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Recv,
+            vendor_err: VendorErr::None as u32,
+            byte_len: 0,
+            imm: [0; 4],
+            invalidated_rkey: 0,
+            qpn: self.config.qpn,
+            src_qpn: self.attr.dest_qpn,
+            flags: WcFlags::empty(),
+            pkey_index: self.attr.pkey_index,
+            sl: self.attr.ah.sl,
+            solicited: false,
+        }
+    }
+
+    fn send_wc(&self, wqe: &SendWqe, status: WcStatus, why: VendorErr) -> Wc {
+        Wc {
+            wr_id: wqe.wr.wr_id,
+            status,
+            opcode: match wqe.wr.opcode {
+                WrOpcode::Send | WrOpcode::SendWithImm | WrOpcode::SendWithInv => WcOpcode::Send,
+                WrOpcode::Write | WrOpcode::WriteWithImm => WcOpcode::Write,
+                WrOpcode::Read => WcOpcode::Read,
+                WrOpcode::CompareSwap => WcOpcode::CompareSwap,
+                WrOpcode::FetchAdd => WcOpcode::FetchAdd,
+            },
+            vendor_err: why as u32,
+            ..self.receive_wc()
+        }
+    }
+}
+
+/// Why a local access failed, as a completion says it.
+pub(super) fn local(fault: Fault) -> VendorErr {
+    match fault {
+        Fault::Key => VendorErr::LkeyUnknown,
+        Fault::Pd => VendorErr::LkeyPd,
+        Fault::Range => VendorErr::LkeyRange,
+        Fault::Access => VendorErr::LkeyAccess,
+        Fault::Alignment | Fault::Memory => VendorErr::MemoryFault,
+    }
+}

@@ -1,0 +1,61 @@
+//! What a queue pair counts.
+
+/// Counters of one queue pair since it was created. Bytes are payload.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Packets sent, repeated ones and acknowledgements included.
+    pub tx_packets: u64,
+    /// Payload bytes sent, repeated ones included.
+    pub tx_bytes: u64,
+    /// Requests that were completed with success.
+    pub tx_messages: u64,
+    /// Packets that were taken.
+    pub rx_packets: u64,
+    /// Payload bytes in packets that were taken.
+    pub rx_bytes: u64,
+    /// Messages received whole (SEND, WRITE, READ and atomic requests).
+    pub rx_messages: u64,
+    /// Request packets sent again.
+    pub retransmits: u64,
+    /// Local ACK timeouts (IBA 9.7.6.1.3), each of which costs a retry.
+    pub timeouts: u64,
+    /// Probes of the oldest packet after a silence, which cost no retry.
+    pub probes: u64,
+    /// RNR NAKs sent.
+    pub rnr_naks_sent: u64,
+    /// RNR NAKs received.
+    pub rnr_naks_received: u64,
+    /// PSN sequence NAKs sent.
+    pub seq_naks_sent: u64,
+    /// PSN sequence NAKs received.
+    pub seq_naks_received: u64,
+    /// READ responses found missing and asked for again.
+    pub implied_naks: u64,
+    /// Request packets that had been received before.
+    pub duplicates: u64,
+    /// Packets dropped.
+    pub dropped: Dropped,
+}
+
+/// Packets dropped, by reason.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+pub struct Dropped {
+    /// Not in a state that takes it.
+    pub state: u64,
+    /// Of another service, or an operation that this side does not take.
+    pub service: u64,
+    /// Not from the peer this QP is connected to.
+    pub peer: u64,
+    /// P_Key of another partition.
+    pub pkey: u64,
+    /// Wrong Q_Key (UD).
+    pub qkey: u64,
+    /// Ahead of the PSN expected; the sender repeats it, or on UC lost it.
+    pub sequence: u64,
+    /// Of a message that an unreliable QP had lost part of, or could not take.
+    pub message: u64,
+    /// No receive request was posted (UC, UD).
+    pub no_receive: u64,
+    /// Acknowledges or answers what was not asked, or no longer matters.
+    pub stale: u64,
+}

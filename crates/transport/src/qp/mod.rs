@@ -1,0 +1,220 @@
+//! The queue pair.
+//!
+//! A [`Qp`] is a requester, which turns send requests into packets and completes them as they are
+//! acknowledged, and a responder, which carries out the packets of the peer's requester. The two
+//! share the address of the peer and the state of IBA 10.3.1, and nothing else.
+
+mod acks;
+mod completion;
+mod counters;
+mod error;
+mod message;
+mod modify;
+mod post;
+mod recv_queue;
+mod requester;
+mod responder;
+mod responses;
+mod send_queue;
+mod seq;
+mod sg;
+mod timers;
+mod transition;
+mod ud;
+mod window;
+
+use ironverbs_wire::{Mtu, Packet, Path, Service};
+
+pub use self::counters::{Counters, Dropped};
+pub use self::error::{ModifyError, PostError};
+pub use self::send_queue::Payload;
+
+use self::recv_queue::RecvQueue;
+use self::requester::Requester;
+use self::responder::Responder;
+use self::send_queue::SendQueue;
+use crate::device::{Device, Instant, Sink};
+use crate::verbs::{QpAttr, QpCap, QpState, QpType};
+
+/// What a queue pair is created with and keeps.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct QpConfig {
+    /// Number of the QP, 24 bits.
+    pub qpn: u32,
+    /// Transport service.
+    pub qp_type: QpType,
+    /// Sizes of the queues. Kept as given: the device has rounded and limited them.
+    pub cap: QpCap,
+    /// Every send completes visibly, signaled or not.
+    pub sq_sig_all: bool,
+    /// Receives come from a shared receive queue.
+    pub srq: bool,
+}
+
+/// What [`Qp::transmit`] would do.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Nothing.
+    None,
+    /// Acknowledge. May wait a moment: a later acknowledgement covers this one.
+    AcksOnly,
+    /// Send requests, responses or NAKs, or flush requests that were posted after an error.
+    Data,
+}
+
+/// A queue pair of type RC, UC or UD.
+#[derive(Debug)]
+pub struct Qp {
+    config: QpConfig,
+    /// What was set by modify; `attr.state` is the state.
+    attr: QpAttr,
+    /// To the peer. RC and UC only.
+    path: Path,
+    pkey: u16,
+    /// Payload bytes per packet: the path MTU, for UD that of the port.
+    mtu: Mtu,
+    sends: SendQueue,
+    receives: RecvQueue,
+    requester: Requester,
+    responder: Responder,
+    counters: Counters,
+}
+
+impl Qp {
+    /// A queue pair in the state RESET.
+    pub fn new(config: QpConfig) -> Qp {
+        Qp {
+            config,
+            attr: QpAttr { cap: config.cap, ..QpAttr::default() },
+            path: Path::default(),
+            pkey: 0,
+            mtu: Mtu::M1024,
+            sends: SendQueue::new(&config.cap),
+            receives: RecvQueue::new(&config.cap, config.srq),
+            requester: Requester::default(),
+            responder: Responder::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Number of the QP.
+    pub fn qpn(&self) -> u32 {
+        self.config.qpn
+    }
+
+    /// Transport service.
+    pub fn qp_type(&self) -> QpType {
+        self.config.qp_type
+    }
+
+    /// State, as of the last call.
+    pub fn state(&self) -> QpState {
+        self.attr.state
+    }
+
+    /// The attributes, as `ibv_query_qp(3)` tells them.
+    pub fn query(&self) -> QpAttr {
+        QpAttr { sq_draining: self.is_draining(), ..self.attr }
+    }
+
+    /// The path to the peer and its QPN, once the transition to RTR has given them (RC, UC).
+    pub fn peer(&self) -> Option<(&Path, u32)> {
+        let connected = self.config.qp_type != QpType::Ud
+            && !matches!(self.attr.state, QpState::Reset | QpState::Init);
+        connected.then_some((&self.path, self.attr.dest_qpn))
+    }
+
+    /// What the QP counted since it was created.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Sets the MTU of the port, which limits UD messages (IBA 9.8.3.1). Other types take theirs
+    /// from the path MTU attribute.
+    pub fn set_ud_mtu(&mut self, mtu: Mtu) {
+        if self.config.qp_type == QpType::Ud {
+            self.mtu = mtu;
+        }
+    }
+
+    /// Takes a packet addressed to this QP whose ICRC was right. `path` is the packet's own: its
+    /// source is the sender. `udp_len` is the UDP length field, which a UD receiver is told.
+    ///
+    /// What does not belong here is dropped and counted.
+    pub fn handle_packet<D: Device + ?Sized>(
+        &mut self,
+        packet: &Packet<'_>,
+        path: &Path,
+        udp_len: u16,
+        now: Instant,
+        dev: &mut D,
+    ) {
+        if packet.service != self.service() {
+            self.counters.dropped.service += 1;
+            return;
+        }
+        // IBA 9.6.1.1.1: the 15 bits of the key agree, and one of the two is a full member.
+        let pkey = packet.bth.pkey;
+        if (pkey ^ self.pkey) & 0x7fff != 0 || (pkey | self.pkey) & 0x8000 == 0 {
+            self.counters.dropped.pkey += 1;
+            return;
+        }
+        if self.config.qp_type == QpType::Ud {
+            return self.receive_datagram(packet, path, udp_len, dev);
+        }
+        // IBA 9.6.1.5, A17.4.6: a connected QP hears its peer only.
+        if path.src != self.path.dst || path.dst != self.path.src {
+            self.counters.dropped.peer += 1;
+            return;
+        }
+        if packet.op.is_response() {
+            self.handle_response(packet, now, dev);
+        } else {
+            self.handle_request(packet, dev);
+        }
+    }
+
+    /// Sends what there is to send, as far as the window and `sink` allow: what the responder owes
+    /// first, in PSN order, then requests.
+    pub fn transmit<D: Device + ?Sized, S: Sink + ?Sized>(
+        &mut self,
+        now: Instant,
+        dev: &mut D,
+        sink: &mut S,
+    ) {
+        self.flush_posted(dev);
+        if self.transmit_responses(dev, sink) {
+            self.transmit_requests(now, dev, sink);
+        }
+    }
+
+    /// What [`transmit`](Qp::transmit) would do.
+    pub fn output(&self) -> Output {
+        if self.has_flushable() || self.owes_response() || self.can_send() {
+            Output::Data
+        } else if self.owes_ack() {
+            Output::AcksOnly
+        } else {
+            Output::None
+        }
+    }
+
+    /// When [`handle_timeout`](Qp::handle_timeout) wants to be called, unless a packet arrives
+    /// before. Changes with every other call.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.request_deadline()
+    }
+
+    /// Does what is due at `now`; harmless if nothing is.
+    pub fn handle_timeout<D: Device + ?Sized>(&mut self, now: Instant, dev: &mut D) {
+        self.handle_request_timeout(now, dev);
+    }
+
+    fn service(&self) -> Service {
+        match self.config.qp_type {
+            QpType::Rc => Service::Rc,
+            QpType::Uc => Service::Uc,
+            QpType::Ud => Service::Ud,
+        }
+    }
+}

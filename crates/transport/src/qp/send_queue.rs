@@ -1,0 +1,201 @@
+//! Send requests from posting to completion.
+
+use super::error::PostError;
+use super::seq::Seq;
+use crate::verbs::{QpCap, SendWr, Sge, VendorErr, WcStatus, WrOpcode};
+
+/// Data of a send request at posting.
+pub enum Payload<'a> {
+    /// Registered memory.
+    Sges(&'a [Sge]),
+    /// Data to be copied now.
+    Inline {
+        /// Bytes.
+        len: usize,
+        /// Fills a buffer of `len` bytes. Called once, if the request is taken.
+        copy: &'a mut dyn FnMut(&mut [u8]),
+    },
+}
+
+impl std::fmt::Debug for Payload<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Payload::Sges(sges) => f.debug_tuple("Sges").field(sges).finish(),
+            Payload::Inline { len, .. } => f.debug_struct("Inline").field("len", len).finish(),
+        }
+    }
+}
+
+/// Where the data of a request in the queue is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Stored {
+    Sges(u32),
+    Inline(u32),
+}
+
+/// The data of a request in the queue.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Data<'a> {
+    Sges(&'a [Sge]),
+    Inline(&'a [u8]),
+}
+
+/// How far a request has come.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Not begun; it has no PSN yet.
+    Posted,
+    /// It has its PSNs: `packets` from `first` on. Of a READ or an atomic `answered` responses
+    /// have arrived.
+    Started { first: Seq, packets: u32, answered: u32 },
+    /// Cannot be sent, for a local reason; fails when its turn to complete comes.
+    Failed(WcStatus, VendorErr),
+}
+
+/// A send request in the queue.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct SendWqe {
+    pub(super) wr: SendWr,
+    /// Bytes of the message.
+    pub(super) len: u64,
+    pub(super) progress: Progress,
+    stored: Stored,
+}
+
+impl SendWqe {
+    /// Whether it ends with the responder's answer, not with its acknowledgement.
+    pub(super) fn is_answered(&self) -> bool {
+        matches!(self.wr.opcode, WrOpcode::Read | WrOpcode::CompareSwap | WrOpcode::FetchAdd)
+    }
+}
+
+/// A ring whose slots are made as they are first used. Requests are numbered from the beginning;
+/// `head..tail` are in the queue.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    cap: QpCap,
+    slots: Vec<SendWqe>,
+    /// `cap.max_send_sge` elements per slot.
+    sges: Vec<Sge>,
+    /// `cap.max_inline_data` bytes per slot, made with the first inline request.
+    inline: Vec<u8>,
+    head: u64,
+    tail: u64,
+}
+
+impl SendQueue {
+    pub(super) fn new(cap: &QpCap) -> SendQueue {
+        SendQueue {
+            cap: *cap,
+            slots: Vec::new(),
+            sges: Vec::new(),
+            inline: Vec::new(),
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    pub(super) fn head(&self) -> u64 {
+        self.head
+    }
+
+    pub(super) fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    pub(super) fn post(&mut self, wr: &SendWr, data: Payload<'_>) -> Result<(), PostError> {
+        let max = self.cap.max_send_wr;
+        if self.tail - self.head >= u64::from(max) {
+            return Err(PostError::QueueFull { max });
+        }
+        let (stored, len) = match &data {
+            Payload::Sges(sges) => {
+                let max = self.cap.max_send_sge;
+                if sges.len() > max as usize {
+                    return Err(PostError::TooManySges { asked: sges.len(), max });
+                }
+                (Stored::Sges(sges.len() as u32), super::sg::length(sges))
+            }
+            Payload::Inline { len, .. } => {
+                let max = self.cap.max_inline_data;
+                if *len > max as usize {
+                    return Err(PostError::InlineTooLong { asked: *len, max });
+                }
+                (Stored::Inline(*len as u32), *len as u64)
+            }
+        };
+        let at = self.slot(self.tail);
+        let wqe = SendWqe { wr: *wr, len, progress: Progress::Posted, stored };
+        if at == self.slots.len() {
+            self.slots.push(wqe);
+            self.sges.resize((at + 1) * self.cap.max_send_sge as usize, Sge::default());
+        } else {
+            self.slots[at] = wqe;
+        }
+        match data {
+            Payload::Sges(sges) => {
+                let first = at * self.cap.max_send_sge as usize;
+                self.sges[first..first + sges.len()].copy_from_slice(sges);
+            }
+            Payload::Inline { len, copy } => {
+                let room = self.cap.max_inline_data as usize;
+                let all = self.cap.max_send_wr as usize * room;
+                if self.inline.len() < all {
+                    self.inline.resize(all, 0);
+                }
+                copy(&mut self.inline[at * room..at * room + len]);
+            }
+        }
+        self.tail += 1;
+        Ok(())
+    }
+
+    /// The request of this number. It must be in the queue.
+    pub(super) fn wqe(&self, index: u64) -> &SendWqe {
+        debug_assert!((self.head..self.tail).contains(&index));
+        &self.slots[self.slot(index)]
+    }
+
+    /// The request of this number. It must be in the queue.
+    pub(super) fn wqe_mut(&mut self, index: u64) -> &mut SendWqe {
+        debug_assert!((self.head..self.tail).contains(&index));
+        let at = self.slot(index);
+        &mut self.slots[at]
+    }
+
+    /// The data of a request in the queue.
+    pub(super) fn data(&self, index: u64) -> Data<'_> {
+        let at = self.slot(index);
+        match self.slots[at].stored {
+            Stored::Sges(count) => {
+                let first = at * self.cap.max_send_sge as usize;
+                Data::Sges(&self.sges[first..first + count as usize])
+            }
+            Stored::Inline(len) => {
+                let first = at * self.cap.max_inline_data as usize;
+                Data::Inline(&self.inline[first..first + len as usize])
+            }
+        }
+    }
+
+    /// Removes the oldest request.
+    pub(super) fn pop(&mut self) -> Option<SendWqe> {
+        let wqe = (!self.is_empty()).then(|| *self.wqe(self.head))?;
+        self.head += 1;
+        Some(wqe)
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.head = self.tail;
+    }
+
+    /// Only asked for a ring that holds or takes a request, so that its size is not 0.
+    fn slot(&self, index: u64) -> usize {
+        (index % u64::from(self.cap.max_send_wr)) as usize
+    }
+}
