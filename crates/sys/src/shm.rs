@@ -1,1 +1,220 @@
-//! Shared memory: memfds and mappings.
+//! Memory shared between processes: sealed memfds, their mappings, and checked views of words.
+//!
+//! A mapped word is only ever an atomic: another process may change it at any moment. Read it once,
+//! check the value, and go on with the value.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::process::{check, owned};
+
+/// A memfd whose size is sealed: whoever maps it can rely on every byte being there, so that an
+/// access is never a SIGBUS.
+#[derive(Debug)]
+pub struct Memfd(OwnedFd);
+
+const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+impl Memfd {
+    /// A zeroed one of `size` bytes. The name shows in /proc/PID/fd and /proc/PID/maps.
+    ///
+    /// # Errors
+    /// As memfd_create(2) and ftruncate(2).
+    pub fn create(name: &CStr, size: usize) -> io::Result<Memfd> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: a NUL-terminated name; a success returns a new descriptor.
+        let make = |flags| unsafe { owned(libc::memfd_create(name.as_ptr(), flags)) };
+        // Where vm.memfd_noexec is 2, only those that give up execution are allowed; before Linux
+        // 6.3 the flag does not exist.
+        let fd = match make(flags | libc::MFD_NOEXEC_SEAL) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => make(flags),
+            result => result,
+        }?;
+        let file = File::from(fd);
+        file.set_len(size as u64)?;
+        // SAFETY: no pointers.
+        check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
+        Ok(Memfd(file.into()))
+    }
+
+    /// Takes a memfd that another process sent.
+    ///
+    /// # Errors
+    /// InvalidData when it is not sealed against shrinking; otherwise as fcntl(2).
+    pub fn received(fd: OwnedFd) -> io::Result<Memfd> {
+        // SAFETY: no pointers.
+        let seals = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })?;
+        if seals & libc::F_SEAL_SHRINK == 0 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(Memfd(fd))
+    }
+
+    /// Its size in bytes.
+    pub fn size(&self) -> io::Result<u64> {
+        Ok(File::from(self.0.try_clone()?).metadata()?.len())
+    }
+}
+
+impl AsFd for Memfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<Memfd> for OwnedFd {
+    fn from(memfd: Memfd) -> OwnedFd {
+        memfd.0
+    }
+}
+
+/// A memfd mapped from its start.
+#[derive(Debug)]
+pub struct Shared {
+    base: NonNull<u8>,
+    len: usize,
+    writable: bool,
+}
+
+// SAFETY: the memory is only handed out as atomics and by address.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// Maps the first `len` bytes.
+    ///
+    /// # Errors
+    /// InvalidData when the memfd is smaller; otherwise as mmap(2).
+    pub fn map(memfd: &Memfd, len: usize, writable: bool) -> io::Result<Shared> {
+        if len == 0 || memfd.size()? < len as u64 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        // SAFETY: a new mapping at an address of the kernel's choice, of a file that cannot shrink
+        // below it.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                protection,
+                libc::MAP_SHARED,
+                memfd.as_fd().as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Shared { base, len, writable })
+    }
+
+    /// Bytes mapped; never 0.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the mapping may be written.
+    pub fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The first byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// The u32 at byte `offset`; None if it is misaligned or out of bounds, or the mapping is
+    /// read-only (see [`Shared::load_u32`]).
+    pub fn u32(&self, offset: usize) -> Option<&AtomicU32> {
+        let word = self.place(offset, size_of::<u32>())?;
+        // SAFETY: aligned, in bounds, writable, mapped as long as `self` lives, and accessed as an
+        // atomic only.
+        self.writable.then(|| unsafe { word.cast::<AtomicU32>().as_ref() })
+    }
+
+    /// The u64 at byte `offset`; None as for [`Shared::u32`].
+    pub fn u64(&self, offset: usize) -> Option<&AtomicU64> {
+        let word = self.place(offset, size_of::<u64>())?;
+        // SAFETY: as in `u32`.
+        self.writable.then(|| unsafe { word.cast::<AtomicU64>().as_ref() })
+    }
+
+    /// The value of the u32 at byte `offset`; None if it is misaligned or out of bounds.
+    pub fn load_u32(&self, offset: usize, order: Ordering) -> Option<u32> {
+        let word = self.place(offset, size_of::<u32>())?;
+        // SAFETY: as in `u32`; a load does not write, so a read-only mapping serves.
+        Some(unsafe { word.cast::<AtomicU32>().as_ref() }.load(order))
+    }
+
+    /// The value of the u64 at byte `offset`; None if it is misaligned or out of bounds.
+    pub fn load_u64(&self, offset: usize, order: Ordering) -> Option<u64> {
+        let word = self.place(offset, size_of::<u64>())?;
+        // SAFETY: as in `load_u32`.
+        Some(unsafe { word.cast::<AtomicU64>().as_ref() }.load(order))
+    }
+
+    /// The address of `size` bytes at `offset` that is a multiple of `size`.
+    pub(crate) fn place(&self, offset: usize, size: usize) -> Option<NonNull<u8>> {
+        let end = offset.checked_add(size)?;
+        if end > self.len || !offset.is_multiple_of(size) {
+            return None;
+        }
+        // SAFETY: in bounds, as just checked.
+        Some(unsafe { self.base.add(offset) })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, unmapped once.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_mappings_are_one_memory() {
+        let memfd = Memfd::create(c"test", 100).unwrap();
+        let here = Shared::map(&memfd, 100, true).unwrap();
+        let there = Shared::map(&memfd, 64, false).unwrap();
+        here.u32(8).unwrap().store(7, Ordering::Release);
+        here.u64(16).unwrap().store(8, Ordering::Release);
+        assert_eq!(there.load_u32(8, Ordering::Acquire), Some(7));
+        assert_eq!(there.load_u64(16, Ordering::Acquire), Some(8));
+        assert!(there.u32(8).is_none() && there.u64(16).is_none());
+    }
+
+    #[test]
+    fn views_stay_inside_and_aligned() {
+        let memfd = Memfd::create(c"test", 64).unwrap();
+        let map = Shared::map(&memfd, 64, true).unwrap();
+        assert!(map.u32(60).is_some() && map.u64(56).is_some());
+        for offset in [61, 62, 64, 1, usize::MAX, usize::MAX - 3] {
+            assert!(map.u32(offset).is_none(), "{offset}");
+            assert!(map.load_u64(offset, Ordering::Relaxed).is_none(), "{offset}");
+        }
+        assert!(map.u64(60).is_none());
+    }
+
+    #[test]
+    fn the_size_is_fixed_and_checked() {
+        let memfd = Memfd::create(c"test", 4096).unwrap();
+        assert_eq!(memfd.size().unwrap(), 4096);
+        let file = File::from(memfd.as_fd().try_clone_to_owned().unwrap());
+        assert!(file.set_len(0).is_err() && file.set_len(8192).is_err());
+        assert!(Shared::map(&memfd, 4097, true).is_err());
+        assert!(Memfd::received(file.into()).is_ok());
+        let unsealed = File::open("/dev/null").unwrap();
+        assert!(Memfd::received(unsealed.into()).is_err());
+    }
+}
