@@ -24,8 +24,9 @@ pub use tx::{Family, Transmit, TxSocket};
 /// Segments that one send may be split into (`UDP_MAX_SEGMENTS` of the oldest kernels with GSO).
 pub const MAX_SEGMENTS: usize = 64;
 
-/// Bytes that one send may carry: what an IPv4 packet has room for after its own header and UDP's.
-pub const MAX_BATCH: usize = 65_535 - 20 - 8;
+/// Bytes that one send may carry: with its Ethernet, IPv6 and UDP headers it stays below 64 KiB,
+/// from where on devices, loopback among them, have the kernel split it (`gso_max_size`).
+pub const MAX_BATCH: usize = 65_535 - 14 - 40 - 8;
 
 /// IPv4 TTL and IPv6 hop limit of packets whose path says 0, and of kernel rxe.
 pub const DEFAULT_HOP_LIMIT: u8 = 64;

@@ -142,11 +142,12 @@ impl TxSocket {
     ///
     /// # Errors
     /// - `WouldBlock`: the send buffer or the device's queue is full.
-    /// - `Unsupported`: kernel, route or device refuses GSO; send the segments one by one. The
-    ///   kernel gives the same error (`EINVAL`) for a source address that is not ours and for
-    ///   segments beyond the MTU: sent one by one, they tell which.
+    /// - `Unsupported`: kernel, route or device refuses GSO; send the segments one by one. For
+    ///   segments beyond the MTU and for a source address that is not ours some kernels give the
+    ///   same error (`EINVAL`): sent one by one, they tell.
     /// - `InvalidInput`: a destination of the other family, more than [`MAX_SEGMENTS`] or
-    ///   [`MAX_BATCH`]; from the kernel, a source address that is not ours.
+    ///   [`MAX_BATCH`].
+    /// - `ENETUNREACH` or `EINVAL`: a source address that is not ours.
     /// - `EMSGSIZE`: a packet longer than the path's MTU; `ENETUNREACH`, `EHOSTUNREACH`: no route;
     ///   `EPERM`: a firewall; otherwise as sendmsg(2).
     pub fn transmit(&self, transmit: &Transmit<'_>) -> io::Result<()> {
