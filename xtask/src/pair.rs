@@ -1,0 +1,247 @@
+//! The distribution's pingpong programs, a server and a client.
+
+use crate::netns::{Family, Namespace};
+use crate::process::{During, Finished, Outcome, Program, Running};
+use crate::suite::case::Case;
+use crate::{stage, tree};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Which of the programs.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Rc,
+    Uc,
+    Ud,
+    Srq,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 4] = [Kind::Rc, Kind::Uc, Kind::Ud, Kind::Srq];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Rc => "rc",
+            Kind::Uc => "uc",
+            Kind::Ud => "ud",
+            Kind::Srq => "srq",
+        }
+    }
+
+    /// Message sizes to try, in bytes. A datagram is at most one packet.
+    fn sizes(self) -> &'static [u32] {
+        match self {
+            Kind::Ud => &[1, 1024],
+            _ => &[1, 4096, 1 << 20],
+        }
+    }
+}
+
+/// One run of a pair.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Pingpong {
+    pub(crate) kind: Kind,
+    /// Bytes per message.
+    pub(crate) size: u32,
+    /// Sleep on completion events instead of polling.
+    pub(crate) events: bool,
+    /// Exchanges (per QP, of which the SRQ program has 16).
+    pub(crate) rounds: u32,
+    /// TCP port on which the two programs meet.
+    pub(crate) port: u16,
+    /// Path MTU in bytes, if not the programs' default.
+    pub(crate) mtu: Option<u32>,
+}
+
+impl Pingpong {
+    /// Enough exchanges of `size` bytes to show a fault, few enough to be quick.
+    pub(crate) fn new(kind: Kind, size: u32, events: bool) -> Pingpong {
+        let rounds = if size > 1 << 16 { 16 } else { 1000 };
+        let rounds = if kind == Kind::Srq { rounds / 8 } else { rounds };
+        Pingpong { kind, size, events, rounds, port: 18515, mtu: None }
+    }
+
+    /// Every program with every size, polling and sleeping.
+    pub(crate) fn matrix() -> Vec<Pingpong> {
+        let mut all = Vec::new();
+        for kind in Kind::ALL {
+            for &size in kind.sizes() {
+                all.extend([false, true].map(|events| Pingpong::new(kind, size, events)));
+            }
+        }
+        all
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let Pingpong { kind, size, events, .. } = self;
+        let mtu = self.mtu.map(|mtu| format!("-mtu{mtu}")).unwrap_or_default();
+        format!("{}-{size}{mtu}{}", kind.name(), if *events { "-events" } else { "" })
+    }
+
+    /// The command line without a host: the server's.
+    fn program(&self, user: &User, gid_index: usize) -> Program {
+        let mut program = user.runs(&format!("ibv_{}_pingpong", self.kind.name()));
+        if self.events {
+            program = program.arg("-e");
+        }
+        if let Some(mtu) = self.mtu {
+            program = program.args(["-m", &mtu.to_string()]);
+        }
+        program.args(["-g", &gid_index.to_string(), "-p", &self.port.to_string()]).args([
+            "-s",
+            &self.size.to_string(),
+            "-n",
+            &self.rounds.to_string(),
+            "-c",
+        ])
+    }
+}
+
+/// As whom programs run, and the stage they run on.
+pub(crate) struct User {
+    wrapper: Vec<&'static str>,
+    stage: PathBuf,
+    copy: bool,
+}
+
+impl User {
+    /// As this process does, on the tree's own stage.
+    pub(crate) fn own() -> User {
+        User { wrapper: Vec::new(), stage: tree::stage(), copy: false }
+    }
+
+    /// As user and group `nobody` without capabilities, on a copy of the stage in a place that
+    /// everybody can read, which the source tree may not be.
+    pub(crate) fn nobody() -> Outcome<User> {
+        let stage = std::env::temp_dir().join(format!("ironverbs-stage-{}", std::process::id()));
+        stage::install(&stage)?;
+        let wrapper = vec![
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--inh-caps=-all",
+            "--no-new-privs",
+            "--",
+            "env",
+            "HOME=/nonexistent",
+        ];
+        Ok(User { wrapper, stage, copy: true })
+    }
+
+    /// `ironverbs run -- NAME`.
+    pub(crate) fn runs(&self, name: &str) -> Program {
+        self.command().args(["run", "--", name])
+    }
+
+    /// The staged `ironverbs`.
+    pub(crate) fn command(&self) -> Program {
+        let command = self.stage.join("bin/ironverbs").display().to_string();
+        Program::new(command).under(self.wrapper.iter())
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        if self.copy {
+            let _ = fs::remove_dir_all(&self.stage);
+        }
+    }
+}
+
+/// One end of a pair.
+pub(crate) struct Place<'a> {
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) gid_index: usize,
+}
+
+/// Runs a server at one place and a client, told to connect to `host`, at another.
+pub(crate) fn run(
+    case: &mut Case,
+    pingpong: Pingpong,
+    user: &User,
+    server: &Place<'_>,
+    client: &Place<'_>,
+    host: &str,
+) -> Outcome {
+    let listening = serve(case, pingpong, user, server)?;
+    let connected = connect(case, pingpong, user, client, host)?;
+    finish(case, connected)?;
+    finish(case, listening)
+}
+
+/// Starts a server and waits until it listens.
+pub(crate) fn serve(
+    case: &mut Case,
+    pingpong: Pingpong,
+    user: &User,
+    place: &Place<'_>,
+) -> Outcome<Running> {
+    let program = place.namespace.within(pingpong.program(user, place.gid_index));
+    let mut server = case.start(&program)?;
+    wait_for_listener(&mut server, pingpong.port, case.deadline())?;
+    Ok(server)
+}
+
+/// Starts a client.
+pub(crate) fn connect(
+    case: &mut Case,
+    pingpong: Pingpong,
+    user: &User,
+    place: &Place<'_>,
+    host: &str,
+) -> Outcome<Running> {
+    let program = pingpong.program(user, place.gid_index).arg(host);
+    case.start(&place.namespace.within(program))
+}
+
+/// Waits for one side's success.
+pub(crate) fn finish(case: &Case, side: Running) -> Outcome {
+    side.wait(case.deadline())?.success().and_then(completed)
+}
+
+fn completed(side: Finished) -> Outcome {
+    side.says(" iters in ").map(drop)
+}
+
+/// Waits until `program` (or anything in its namespace) listens on TCP `port`.
+pub(crate) fn wait_for_listener(program: &mut Running, port: u16, deadline: Instant) -> Outcome {
+    let what = format!("a listener on TCP port {port}");
+    program.wait_until(&what, deadline, |running| {
+        let net = PathBuf::from(format!("/proc/{}/net", running.pid()));
+        ["tcp", "tcp6"].iter().any(|table| listens(&net.join(table), port))
+    })
+}
+
+/// Whether a table of `/proc/net` has a listening socket (state 0A) on `port`.
+fn listens(table: &Path, port: u16) -> bool {
+    let suffix = format!(":{port:04X}");
+    fs::read_to_string(table).unwrap_or_default().lines().any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next().is_some_and(|local| local.ends_with(&suffix)) && fields.nth(1) == Some("0A")
+    })
+}
+
+/// The index of the GID that stands for `address` on the first device, as `ibv_devinfo -v` shows it.
+pub(crate) fn gid_index(
+    case: &mut Case,
+    user: &User,
+    namespace: &Namespace,
+    family: Family,
+    address: &str,
+) -> Outcome<usize> {
+    let program = namespace.within(user.runs("ibv_devinfo").arg("-v"));
+    let output = case.start(&program)?.wait(case.deadline())?.success()?.output;
+    let gid = match family {
+        Family::V4 => format!("::ffff:{address}"),
+        Family::V6 => address.to_owned(),
+    };
+    // GID[  1]:		fd66::1, RoCE v2
+    let found = output.lines().find_map(|line| {
+        let (index, value) = line.trim().strip_prefix("GID[")?.split_once("]:")?;
+        (value.split(',').next()?.trim() == gid).then(|| index.trim().to_owned())
+    });
+    let index = found.ok_or_else(|| format!("ibv_devinfo shows no GID {gid}"))?;
+    index.parse().during(format!("GID index {index:?}"))
+}

@@ -1,0 +1,66 @@
+//! `cargo xtask stage`: a release build laid out as lib/ and bin/.
+
+use crate::process::{During, Outcome, Program};
+use crate::tree;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// Built file, and where it goes.
+const FILES: [(&str, &str); 3] = [
+    ("libibverbs.so", "lib/libibverbs.so.1"),
+    ("libironverbs_paths.so", "lib/libironverbs_paths.so"),
+    ("ironverbs", "bin/ironverbs"),
+];
+
+/// Names beside them, each a link to a file of the same folder. Programs are linked with the first.
+const LINKS: [(&str, &str); 1] = [("lib/libibverbs.so", "libibverbs.so.1")];
+
+/// The command line.
+pub(crate) fn command(arguments: &[String]) -> Outcome {
+    let prefix = match arguments {
+        [] => tree::stage(),
+        [option, directory] if option == "--prefix" => PathBuf::from(directory),
+        _ => return Err("usage: cargo xtask stage [--prefix DIR]".into()),
+    };
+    build().show()?;
+    install(&prefix)?;
+    println!("staged in {}", prefix.display());
+    Ok(())
+}
+
+/// The build that [`install`] takes its files from.
+pub(crate) fn build() -> Program {
+    Program::new("cargo").args(["build", "--release"]).args([
+        "--package=ironverbs-capi-ibverbs",
+        "--package=ironverbs-paths",
+        "--package=ironverbs-cli",
+    ])
+}
+
+/// Copies what was built. A file in use is replaced, never written into.
+pub(crate) fn install(prefix: &Path) -> Outcome {
+    let built = tree::target().join("release");
+    for (from, to) in FILES {
+        copy(&built.join(from), &prefix.join(to))?;
+    }
+    for (name, target) in LINKS {
+        let name = prefix.join(name);
+        if fs::read_link(&name).is_ok_and(|found| found == Path::new(target)) {
+            continue;
+        }
+        let _ = fs::remove_file(&name);
+        symlink(target, &name).during(name.display())?;
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Outcome {
+    if let Some(directory) = to.parent() {
+        fs::create_dir_all(directory).during(directory.display())?;
+    }
+    let new = to.with_extension("new");
+    fs::copy(from, &new).during(from.display())?;
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).during(new.display())?;
+    fs::rename(&new, to).during(to.display())
+}

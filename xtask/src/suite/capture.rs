@@ -1,0 +1,139 @@
+//! What we put on the wire, seen by decoders that are not ours.
+
+use super::{Cases, seconds, wire};
+use crate::demo;
+use crate::netns::{End, Family, Joined, Namespace};
+use crate::pair::{Kind, Pingpong, User};
+use crate::process::{Outcome, Program, Running};
+use crate::suite::case::Case;
+use crate::tree;
+use std::fs;
+use std::path::Path;
+
+pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
+    let user = User::own();
+    for family in Family::BOTH {
+        let joined = Joined::new(9000)?;
+        for end in [End::A, End::B] {
+            // A capture shows a batch as the one packet it is for the kernel, unless the kernel
+            // must split it before it reaches the interface.
+            let program = Program::new("ethtool").args([
+                "-K",
+                "veth0",
+                "gso",
+                "off",
+                "tx-udp-segmentation",
+                "off",
+                "gro",
+                "off",
+            ]);
+            joined.end(end).within(program).read()?;
+        }
+        for kind in Kind::ALL {
+            let size = if kind == Kind::Ud { 1000 } else { 10_001 };
+            let pingpong = Pingpong { rounds: 10, ..Pingpong::new(kind, size, false) };
+            let name = format!("{}-{}", kind.name(), family.name());
+            cases.case(name, seconds(120), |case| {
+                captured(case, &joined.a, |case| {
+                    wire::between(case, pingpong, &user, &joined, family)
+                })
+            });
+        }
+        for operation in demo::OPERATIONS {
+            cases.case(format!("perf-{operation}-{}", family.name()), seconds(120), |case| {
+                captured(case, &joined.a, |case| {
+                    let server = joined.a.within(user.command());
+                    let client = joined.b.within(user.command());
+                    let host = Joined::address(End::A, family);
+                    demo::exchange(case, server, client, host, operation).map(drop)
+                })
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The decoders themselves: they find the kernel's packets right, and a damaged one wrong.
+pub(super) fn decoders(cases: &mut Cases<'_>) -> Outcome {
+    let data = tree::root().join("crates/wire/tests/data");
+    for name in ["ib_send_bw_rc.pcap", "ib_send_bw_ud.pcap", "rping_ipv6.pcap"] {
+        cases.case(name, seconds(60), |case| {
+            let capture = data.join(name);
+            well_formed(case, &capture.display().to_string())?;
+            icrcs(case, &capture)?;
+            let mut bytes = fs::read(&capture)?;
+            // The last packet ends the file with its payload and, in the last four bytes, its ICRC.
+            let last = bytes.len().checked_sub(5).and_then(|at| bytes.get_mut(at));
+            *last.ok_or("an empty capture")? ^= 0x10;
+            let damaged = case.file("damaged.pcap");
+            fs::write(&damaged, bytes)?;
+            if icrcs(case, &damaged).is_ok() {
+                return Err("a flipped bit is found right".into());
+            }
+            Ok(())
+        });
+    }
+    Ok(())
+}
+
+/// Runs `traffic` under a capture of `veth0` and has it judged.
+fn captured(
+    case: &mut Case,
+    namespace: &Namespace,
+    traffic: impl FnOnce(&mut Case) -> Outcome,
+) -> Outcome {
+    let file = case.file("pcap");
+    let path = file.display().to_string();
+    let capture = Program::new("tshark").args(["-i", "veth0", "-F", "pcap", "-w", &path]);
+    let capture = capture.args(["-f", "udp port 4791"]);
+    let mut capture = case.start(&namespace.within(capture))?;
+    // It names its file when it has opened the interface.
+    capture.wait_until("the capture to start", case.deadline(), |running| {
+        running.output().contains("Capturing on") && file.exists()
+    })?;
+    std::thread::sleep(seconds(1));
+    let outcome = traffic(case);
+    // The kernel hands over captured packets in blocks; the last one when its timer runs out.
+    std::thread::sleep(seconds(1));
+    stop(case, capture)?;
+    outcome?;
+    well_formed(case, &path)?;
+    icrcs(case, &file)
+}
+
+fn stop(case: &Case, capture: Running) -> Outcome {
+    capture.signal("INT")?;
+    capture.wait(case.deadline())?.success().map(drop)
+}
+
+/// tshark: every packet is InfiniBand, none malformed.
+fn well_formed(case: &mut Case, path: &str) -> Outcome {
+    let read = |filter: &str| {
+        Program::new("tshark").args([
+            "-r",
+            path,
+            "-Y",
+            filter,
+            "-T",
+            "fields",
+            "-e",
+            "frame.number",
+        ])
+    };
+    let count =
+        |output: String| output.lines().filter(|line| line.trim().parse::<u64>().is_ok()).count();
+    let all = count(case.run(&read("infiniband"))?);
+    let wrong = count(case.run(&read("_ws.malformed || _ws.short || !infiniband"))?);
+    case.note(format!("{all} packets"));
+    match (all, wrong) {
+        (0, _) => Err("tshark saw no InfiniBand packet".into()),
+        (_, 0) => Ok(()),
+        (all, wrong) => Err(format!("tshark finds {wrong} of {all} packets wrong").into()),
+    }
+}
+
+/// scapy: every ICRC is right.
+fn icrcs(case: &mut Case, file: &Path) -> Outcome {
+    let script = tree::root().join("tests/icrc.py").display().to_string();
+    case.run(&Program::new("/usr/bin/python3").arg(script).arg(file.display())).map(drop)
+}

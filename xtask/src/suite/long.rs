@@ -1,0 +1,55 @@
+//! Random operations by the thousand, and fuzzers for a bounded time.
+
+use super::{Cases, build, seconds};
+use crate::process::{Outcome, Program};
+use crate::tree;
+use std::fs;
+
+pub(super) fn seeds(cases: &mut Cases<'_>) -> Outcome {
+    cases.case("transport", seconds(2400), |case| {
+        let program = Program::new("cargo")
+            .args(["test", "--release", "--package=ironverbs-transport", "--tests"])
+            .env("IRONVERBS_SEEDS", "10000");
+        build::cargo_test(case, program)
+    });
+    Ok(())
+}
+
+/// Fuzz targets: `fuzz/targets/NAME.rs`, seeds in `fuzz/seeds/NAME/`.
+const TARGETS: [&str; 3] = ["packet", "icrc", "responder"];
+
+/// Seconds for each target.
+const FUZZ_TIME: u32 = 20;
+
+pub(super) fn fuzz(cases: &mut Cases<'_>) -> Outcome {
+    let target = tree::target().join("fuzz");
+    let mut built = false;
+    cases.case("build", seconds(1200), |case| {
+        case.run(&Program::new("fuzz/build").arg(target.display()))?;
+        built = true;
+        Ok(())
+    });
+    for name in TARGETS {
+        cases.case(name, seconds(300), |case| {
+            if !built {
+                return Err("not built".into());
+            }
+            let corpus = target.join("corpus").join(name);
+            fs::create_dir_all(&corpus)?;
+            let artifacts = format!("{}/artifact-", corpus.display());
+            let program = Program::new(target.join("bin").join(name).display().to_string())
+                .arg(format!("-max_total_time={FUZZ_TIME}"))
+                .args(["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"])
+                .arg(format!("-artifact_prefix={artifacts}"))
+                .arg(corpus.display())
+                .arg(format!("fuzz/seeds/{name}"));
+            let output = case.run(&program)?;
+            let executed = output.lines().find_map(|line| {
+                line.strip_prefix("stat::number_of_executed_units:").map(str::trim)
+            });
+            case.note(format!("{} executions", executed.unwrap_or("?")));
+            Ok(())
+        });
+    }
+    Ok(())
+}

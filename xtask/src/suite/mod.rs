@@ -1,0 +1,341 @@
+//! `cargo xtask test`: every test of the project in one command.
+
+mod build;
+mod capture;
+pub(crate) mod case;
+mod faults;
+mod host;
+mod interop;
+mod load;
+mod long;
+mod wire;
+
+use crate::process::{Failure, Outcome};
+use crate::tools::{self, Tool};
+use crate::{netns, stage, tree};
+use case::{Case, Verdict};
+use std::time::{Duration, Instant};
+
+/// Tests that share their preparations.
+struct Step {
+    name: &'static str,
+    about: &'static str,
+    /// What it usually takes at most on two cores; shown beside the time taken, never enforced.
+    budget: Duration,
+    needs: &'static [Tool],
+    /// Needs the staged library and command.
+    staged: bool,
+    /// Makes network namespaces.
+    root: bool,
+    run: fn(&mut Cases<'_>) -> Outcome,
+}
+
+/// The tests of a step as they run.
+pub(crate) struct Cases<'a> {
+    step: &'static str,
+    filter: &'a Filter,
+    verdicts: Vec<Verdict>,
+}
+
+impl Cases<'_> {
+    /// Runs one test, unless it was not asked for. Past `limit` the watchdog ends it.
+    fn case(
+        &mut self,
+        name: impl AsRef<str>,
+        limit: Duration,
+        body: impl FnOnce(&mut Case) -> Outcome,
+    ) {
+        let name = name.as_ref();
+        if self.filter.case(self.step, name) {
+            self.verdicts.push(case::run(self.step, name, limit, body));
+        }
+    }
+
+    /// Adds a test that ran elsewhere.
+    fn verdict(&mut self, name: &str, failure: Option<String>) {
+        if self.filter.case(self.step, name) {
+            self.case_of(name, failure);
+        }
+    }
+
+    fn case_of(&mut self, name: &str, failure: Option<String>) {
+        let verdict = case::run(self.step, name, seconds(1), |_| match failure {
+            None => Ok(()),
+            Some(failure) => Err(failure.into()),
+        });
+        self.verdicts.push(verdict);
+    }
+}
+
+/// Words of the command line: `STEP`, or `STEP/CASE`; each a part of the name it stands for.
+struct Filter(Vec<String>);
+
+impl Filter {
+    fn step(&self, step: &str) -> bool {
+        let step_of = |word: &String| word.split('/').next().unwrap_or_default().to_owned();
+        self.0.is_empty() || self.0.iter().any(|word| step.contains(&step_of(word)))
+    }
+
+    fn case(&self, step: &str, case: &str) -> bool {
+        self.0.is_empty()
+            || self.0.iter().any(|word| match word.split_once('/') {
+                Some((of, part)) => step.contains(of) && case.contains(part),
+                None => step.contains(word.as_str()),
+            })
+    }
+}
+
+const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// In order: what is cheap and says most comes first.
+const STEPS: [Step; 15] = [
+    Step {
+        name: "format",
+        about: "cargo fmt --check",
+        budget: seconds(10),
+        needs: &[],
+        staged: false,
+        root: false,
+        run: build::format,
+    },
+    Step {
+        name: "lints",
+        about: "clippy over everything, warnings denied",
+        budget: seconds(120),
+        needs: &[tools::CC, tools::VERBS_HEADERS],
+        staged: false,
+        root: false,
+        run: build::lints,
+    },
+    Step {
+        name: "unit",
+        about: "cargo test --workspace: wire, transport under simulated networks, device, exports of the C ABI",
+        budget: seconds(420),
+        needs: &[tools::CC, tools::VERBS_HEADERS, tools::CM_HEADERS],
+        staged: false,
+        root: false,
+        run: build::unit,
+    },
+    Step {
+        name: "stage",
+        about: "cargo xtask stage",
+        budget: seconds(120),
+        needs: &[tools::CC],
+        staged: true,
+        root: false,
+        run: build::stage,
+    },
+    Step {
+        name: "load",
+        about: "the distribution's programs bind every symbol against our library",
+        budget: seconds(30),
+        needs: &[tools::IBVERBS_UTILS, tools::PERFTEST, tools::LIBFABRIC, tools::UCX, tools::QPERF],
+        staged: true,
+        root: false,
+        run: load::run,
+    },
+    Step {
+        name: "devices",
+        about: "ibv_devices, ibv_devinfo -v and ibv_asyncwatch, by interface and user",
+        budget: seconds(30),
+        needs: &[tools::IBVERBS_UTILS, tools::IPROUTE, tools::SETPRIV],
+        staged: true,
+        root: true,
+        run: host::devices,
+    },
+    Step {
+        name: "host",
+        about: "pingpongs of every kind between processes of one host, as root and as nobody",
+        budget: seconds(180),
+        needs: &[tools::IBVERBS_UTILS, tools::IPROUTE, tools::SETPRIV],
+        staged: true,
+        root: true,
+        run: host::pingpongs,
+    },
+    Step {
+        name: "wire",
+        about: "pingpongs of every kind between two namespaces, over IPv4 and IPv6, as root and as nobody",
+        budget: seconds(180),
+        needs: &[tools::IBVERBS_UTILS, tools::IPROUTE, tools::SETPRIV],
+        staged: true,
+        root: true,
+        run: wire::pingpongs,
+    },
+    Step {
+        name: "faults",
+        about: "processes killed, UDP 4791 taken, wrong configuration",
+        budget: seconds(60),
+        needs: &[tools::IBVERBS_UTILS, tools::IPROUTE, tools::PYTHON, tools::SETPRIV],
+        staged: true,
+        root: true,
+        run: faults::run,
+    },
+    Step {
+        name: "decoders",
+        about: "tshark and scapy, with which we check ourselves, on the kernel's packets",
+        budget: seconds(20),
+        needs: &[tools::TSHARK, tools::PYTHON, tools::SCAPY],
+        staged: false,
+        root: false,
+        run: capture::decoders,
+    },
+    Step {
+        name: "capture",
+        about: "what we send, as tshark and scapy decode it: no malformed packet, no wrong ICRC",
+        budget: seconds(120),
+        needs: &[
+            tools::IBVERBS_UTILS,
+            tools::IPROUTE,
+            tools::ETHTOOL,
+            tools::TSHARK,
+            tools::PYTHON,
+            tools::SCAPY,
+        ],
+        staged: true,
+        root: true,
+        run: capture::run,
+    },
+    Step {
+        name: "demo",
+        about: "cargo xtask demo",
+        budget: seconds(30),
+        needs: &[],
+        staged: true,
+        root: false,
+        run: build::demo,
+    },
+    Step {
+        name: "interop",
+        about: "in a VM: our device and the kernel's soft-RoCE, each as server and client",
+        budget: seconds(300),
+        needs: &[
+            tools::IBVERBS_UTILS,
+            tools::IPROUTE,
+            tools::QEMU,
+            tools::BUSYBOX,
+            tools::CPIO,
+            tools::KMOD,
+        ],
+        staged: true,
+        root: true,
+        run: interop::run,
+    },
+    Step {
+        name: "seeds",
+        about: "10,000 seeds of random operations under loss, duplication, reordering and corruption",
+        budget: seconds(240),
+        needs: &[],
+        staged: false,
+        root: false,
+        run: long::seeds,
+    },
+    Step {
+        name: "fuzz",
+        about: "each fuzz target for 20 seconds from its seeds",
+        budget: seconds(120),
+        needs: &[tools::CXX],
+        staged: false,
+        root: false,
+        run: long::fuzz,
+    },
+];
+
+/// The command line.
+pub(crate) fn command(arguments: &[String]) -> Outcome {
+    let list = arguments.iter().any(|argument| argument == "--list");
+    let words: Vec<_> =
+        arguments.iter().filter(|argument| *argument != "--list").cloned().collect();
+    if let Some(option) = words.iter().find(|word| word.starts_with('-')) {
+        return Err(format!("unknown option {option}; see cargo xtask help").into());
+    }
+    let filter = Filter(words);
+    let steps: Vec<_> = STEPS.iter().filter(|step| filter.step(step.name)).collect();
+    if list {
+        for step in steps {
+            println!("{:<10} {}", step.name, step.about);
+        }
+        return Ok(());
+    }
+    if steps.is_empty() {
+        return Err(format!("no step is named like {}", filter.0.join(", ")).into());
+    }
+    let _ = std::fs::remove_dir_all(case::logs());
+    if tools::is_root() && tools::on_path("ip") {
+        netns::sweep()?;
+    }
+    let mut staged = None;
+    let finished: Vec<_> = steps.iter().map(|step| run(step, &filter, &mut staged)).collect();
+    summary(&finished)
+}
+
+/// A step that ran.
+struct Finished {
+    step: &'static Step,
+    time: Duration,
+    verdicts: Vec<Verdict>,
+}
+
+fn run(step: &'static Step, filter: &Filter, staged: &mut Option<bool>) -> Finished {
+    println!("{}: {}", step.name, step.about);
+    let started = Instant::now();
+    let mut cases = Cases { step: step.name, filter, verdicts: Vec::new() };
+    // Installing what is missing is not the test's time, but is bounded by apt's own patience.
+    let outcome = prepare(step, staged).and_then(|()| (step.run)(&mut cases));
+    if let Err(failure) = outcome {
+        cases.case_of("preparations", Some(failure.to_string()));
+    }
+    Finished { step, time: started.elapsed(), verdicts: cases.verdicts }
+}
+
+fn prepare(step: &Step, staged: &mut Option<bool>) -> Outcome {
+    tools::need(step.needs)?;
+    if step.root && !tools::is_root() {
+        return Err("makes network namespaces, which takes root".into());
+    }
+    if step.staged {
+        let ready = *staged.get_or_insert_with(|| {
+            let built = case::run(step.name, "build", seconds(1800), |case| {
+                case.run(&stage::build())?;
+                stage::install(&tree::stage())
+            });
+            built.failure.is_none()
+        });
+        if !ready {
+            return Err("what it needs could not be built and staged".into());
+        }
+    }
+    Ok(())
+}
+
+/// The table, what failed, and the closing line.
+fn summary(finished: &[Finished]) -> Outcome {
+    println!("\n{:<10} {:>6} {:>6} {:>8} {:>8}", "step", "passed", "failed", "time", "budget");
+    let (mut passed, mut failed) = (0, 0);
+    for Finished { step, time, verdicts } in finished {
+        let wrong = verdicts.iter().filter(|verdict| verdict.failure.is_some()).count();
+        let right = verdicts.len() - wrong;
+        println!(
+            "{:<10} {right:>6} {wrong:>6} {:>6.0} s {:>6} s",
+            step.name,
+            time.as_secs_f64(),
+            step.budget.as_secs()
+        );
+        passed += right;
+        failed += wrong;
+    }
+    let all = || finished.iter().flat_map(|finished| &finished.verdicts);
+    for verdict in all().filter(|verdict| verdict.failure.is_some()) {
+        let Verdict { name, time, failure, .. } = verdict;
+        let failure = failure.as_deref().unwrap_or_default();
+        println!("FAILED {name} after {:.0} s: {failure}", time.as_secs_f64());
+    }
+    for verdict in all().filter(|verdict| !verdict.note.is_empty()) {
+        println!("{}: {}", verdict.name, verdict.note);
+    }
+    println!("logs: {}", case::logs().display());
+    println!("\n{passed} passed, {failed} failed");
+    // A run of no tests proves nothing.
+    if failed == 0 && passed > 0 { Ok(()) } else { Err(Failure::TOLD) }
+}
