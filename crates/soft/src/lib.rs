@@ -1,1 +1,45 @@
 //! The software RDMA device: objects, progress, wire path, host registry.
+//!
+//! A [`Host`] is a value over a clock and links. The objects of the verbs (protection domains, regions, queue
+//! pairs, …) hang below it and are shared by reference count; each can be destroyed explicitly, with the errors
+//! the verbs define, or simply dropped. Whoever polls a completion queue drives the Host inline; a background
+//! thread takes over when nobody polls.
+
+mod ah;
+mod channel;
+pub mod config;
+mod context;
+mod cq;
+mod device;
+mod error;
+mod event;
+mod host;
+mod link;
+mod memory;
+mod object;
+mod pd;
+mod progress;
+mod qp;
+mod qpn;
+pub mod registry;
+mod srq;
+mod surroundings;
+mod timers;
+
+pub use ah::Ah;
+pub use channel::Channel;
+pub use config::{Config, ConfigError};
+pub use context::{Context, DeviceAttr, GidEntry, GidKind, LinkLayer, PortAttr, PortState};
+pub use cq::Cq;
+pub use device::Device;
+pub use error::{Error, HostError, post_errno};
+pub use event::{AsyncEvent, EventKind, EventSource};
+pub use host::Host;
+pub use memory::Mr;
+pub use pd::{Pd, QpInit, SrqInit};
+pub use qp::{PostGuard, Qp};
+pub use srq::{Srq, SrqAttr};
+
+pub use ironverbs_transport::qp::{Counters, ModifyError, Payload, PostError};
+pub use ironverbs_transport::verbs::*;
+pub use ironverbs_wire::{Gid, Mtu, Path};

@@ -1,0 +1,246 @@
+//! Completion queues.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use ironverbs_transport::verbs::{Wc, WcStatus};
+use parking_lot::Mutex;
+
+use crate::context::limits;
+use crate::event::{AsyncEvent, EventCount, EventKind, EventSource};
+use crate::object::{self, Identity};
+use crate::{Channel, Context, Error};
+
+/// Which completion the CQ waits for to raise an event.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Armed {
+    No,
+    Solicited,
+    Any,
+}
+
+#[derive(Debug)]
+struct Entries {
+    queue: VecDeque<Wc>,
+    cqe: usize,
+    armed: Armed,
+    overrun: bool,
+}
+
+/// A completion queue (ibv_create_cq(3)).
+#[derive(Debug)]
+pub struct Cq {
+    pub(crate) identity: Identity,
+    pub(crate) users: AtomicUsize,
+    pub(crate) comp_events: EventCount,
+    pub(crate) async_events: EventCount,
+    me: Weak<Cq>,
+    context: Arc<Context>,
+    channel: Option<Arc<Channel>>,
+    entries: Mutex<Entries>,
+    /// Number of entries, readable without the lock: an empty poll takes none.
+    len: AtomicUsize,
+}
+
+impl Cq {
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        cqe: u32,
+        channel: Option<&Arc<Channel>>,
+        comp_vector: u32,
+    ) -> Result<Arc<Cq>, Error> {
+        check_cqe(cqe)?;
+        if comp_vector >= limits::COMP_VECTORS {
+            return Err(Error::Limit {
+                what: "comp_vector",
+                asked: comp_vector.into(),
+                max: u64::from(limits::COMP_VECTORS) - 1,
+            });
+        }
+        if let Some(channel) = channel {
+            channel.identity.check()?;
+            if !Arc::ptr_eq(channel.context(), context) {
+                return Err(Error::Foreign { what: "completion channel" });
+            }
+            object::take(&channel.users);
+        }
+        let entries = Entries {
+            queue: VecDeque::with_capacity((cqe as usize).min(64)),
+            cqe: cqe as usize,
+            armed: Armed::No,
+            overrun: false,
+        };
+        Ok(Arc::new_cyclic(|me| Cq {
+            identity: context.inner().identity("completion queue"),
+            users: AtomicUsize::new(0),
+            comp_events: EventCount::default(),
+            async_events: EventCount::default(),
+            me: me.clone(),
+            context: context.clone(),
+            channel: channel.cloned(),
+            entries: Mutex::new(entries),
+            len: AtomicUsize::new(0),
+        }))
+    }
+
+    /// Completions it holds.
+    pub fn cqe(&self) -> u32 {
+        self.entries.lock().cqe as u32
+    }
+
+    /// The channel it raises events on.
+    pub fn channel(&self) -> Option<&Arc<Channel>> {
+        self.channel.as_ref()
+    }
+
+    /// The context it belongs to.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Hands at most `max` completions to `take`, oldest first, and drives the device when there are none
+    /// (ibv_poll_cq(3)). Overrun once the entries that were left are read.
+    pub fn poll(&self, max: usize, mut take: impl FnMut(&Wc)) -> Result<usize, Error> {
+        if self.len.load(Ordering::Acquire) == 0 {
+            self.context.inner().poll_inline();
+            if self.len.load(Ordering::Acquire) == 0 {
+                return self.empty();
+            }
+        }
+        let mut entries = self.entries.lock();
+        let n = max.min(entries.queue.len());
+        for wc in entries.queue.drain(..n) {
+            take(&wc);
+        }
+        self.len.store(entries.queue.len(), Ordering::Release);
+        Ok(n)
+    }
+
+    #[cold]
+    fn empty(&self) -> Result<usize, Error> {
+        let entries = self.entries.lock();
+        if entries.overrun && entries.queue.is_empty() {
+            return Err(Error::Overrun { cqe: entries.cqe as u32 });
+        }
+        Ok(0)
+    }
+
+    /// Asks for one event at the next completion, or the next solicited or failed one (ibv_req_notify_cq(3)).
+    pub fn request_notify(&self, solicited_only: bool) -> Result<(), Error> {
+        self.identity.check()?;
+        if self.channel.is_none() {
+            return Ok(());
+        }
+        let ask = if solicited_only { Armed::Solicited } else { Armed::Any };
+        let before = {
+            let mut entries = self.entries.lock();
+            let before = entries.armed;
+            entries.armed = before.max(ask);
+            before
+        };
+        if before == Armed::No {
+            self.context.inner().armed();
+        }
+        Ok(())
+    }
+
+    /// Acknowledges `n` events (ibv_ack_cq_events(3)).
+    pub fn ack_events(&self, n: u32) {
+        self.comp_events.acknowledge(n);
+    }
+
+    /// Changes the size (ibv_resize_cq(3)); refused when more completions than that are waiting.
+    pub fn resize(&self, cqe: u32) -> Result<(), Error> {
+        self.identity.check()?;
+        check_cqe(cqe)?;
+        let mut entries = self.entries.lock();
+        if (cqe as usize) < entries.queue.len() {
+            return Err(Error::Invalid {
+                what: "cqe",
+                value: cqe.into(),
+                why: "more completions than that are waiting",
+            });
+        }
+        entries.cqe = cqe as usize;
+        Ok(())
+    }
+
+    /// Adds a completion.
+    pub(crate) fn complete(&self, wc: Wc) {
+        let mut entries = self.entries.lock();
+        if entries.overrun {
+            return;
+        }
+        if entries.queue.len() >= entries.cqe {
+            entries.overrun = true;
+            drop(entries);
+            self.raise(EventKind::CqErr);
+            return;
+        }
+        entries.queue.push_back(wc);
+        self.len.store(entries.queue.len(), Ordering::Release);
+        let wanted = match entries.armed {
+            Armed::No => false,
+            Armed::Solicited => wc.solicited || wc.status != WcStatus::Success,
+            Armed::Any => true,
+        };
+        if wanted {
+            entries.armed = Armed::No;
+            drop(entries);
+            self.notify();
+        }
+    }
+
+    fn notify(&self) {
+        self.context.inner().disarmed();
+        if let (Some(channel), Some(me)) = (&self.channel, self.me.upgrade()) {
+            channel.queue.push(me);
+        }
+    }
+
+    fn raise(&self, kind: EventKind) {
+        if let Some(me) = self.me.upgrade() {
+            self.context.events.push(AsyncEvent { kind, source: EventSource::Cq(me) });
+        }
+    }
+
+    /// Drops the completions of a QP that was reset or destroyed.
+    pub(crate) fn purge(&self, qpn: u32) {
+        let mut entries = self.entries.lock();
+        entries.queue.retain(|wc| wc.qpn != qpn);
+        self.len.store(entries.queue.len(), Ordering::Release);
+    }
+
+    /// Destroys it; Busy while a QP uses it; waits for unacknowledged events (ibv_destroy_cq(3)).
+    pub fn destroy(&self) -> Result<(), Error> {
+        self.identity.retire_unless_used(&self.users)?;
+        if std::mem::replace(&mut self.entries.lock().armed, Armed::No) != Armed::No {
+            self.context.inner().disarmed();
+        }
+        self.context.events.forget(self);
+        if let Some(channel) = &self.channel {
+            channel.queue.remove(|cq| std::ptr::eq(Arc::as_ptr(cq), self));
+            object::give_back(&channel.users);
+        }
+        self.comp_events.wait();
+        self.async_events.wait();
+        Ok(())
+    }
+}
+
+object::accessors!(Cq);
+
+fn check_cqe(cqe: u32) -> Result<(), Error> {
+    match cqe {
+        0 => Err(Error::Invalid {
+            what: "cqe",
+            value: 0,
+            why: "a queue holds at least one completion",
+        }),
+        n if n > limits::CQE => {
+            Err(Error::Limit { what: "cqe", asked: n.into(), max: limits::CQE.into() })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,251 @@
+//! Devices: one for each network interface, with a port and a table of GIDs that follow it.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use ironverbs_sys::netlink::Interface;
+use ironverbs_sys::process;
+use ironverbs_wire::{Gid, Mtu};
+use parking_lot::{Mutex, RwLock};
+
+use crate::context::limits;
+use crate::event::{AsyncEvent, EventKind, EventSource};
+use crate::host::Inner;
+use crate::{Context, Error, Host};
+
+/// A software device.
+#[derive(Debug)]
+pub struct Device {
+    name: String,
+    index: u32,
+    ifindex: u32,
+    guid: u64,
+    host: Weak<Inner>,
+    port: RwLock<Port>,
+    present: AtomicBool,
+    contexts: Mutex<Vec<Weak<Context>>>,
+}
+
+/// What is known of the interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Port {
+    interface: String,
+    up: bool,
+    mtu: u32,
+    /// Entries keep their places; those of addresses that went away are empty.
+    gids: Vec<Option<Gid>>,
+}
+
+impl Device {
+    /// Its name, as `ibv_devices` shows it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its number among the devices of this Host, from 0.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Node GUID (EUI-64), host order; unique and not 0.
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    /// Name of its network interface.
+    pub fn interface(&self) -> String {
+        self.port.read().interface.clone()
+    }
+
+    /// Number of its network interface.
+    pub fn ifindex(&self) -> u32 {
+        self.ifindex
+    }
+
+    /// Whether the interface still exists.
+    pub fn is_present(&self) -> bool {
+        self.present.load(Ordering::Acquire)
+    }
+
+    /// Opens the device (ibv_open_device(3)); valid until closed, whatever becomes of the interface.
+    pub fn open(self: &Arc<Self>) -> Result<Arc<Context>, Error> {
+        let host =
+            self.host.upgrade().map(Host).ok_or(Error::Gone { device: self.name.clone() })?;
+        host.0.check()?;
+        if !self.is_present() {
+            return Err(Error::Gone { device: self.name.clone() });
+        }
+        host.join()?;
+        let context = Context::new(host, self)?;
+        self.contexts.lock().push(Arc::downgrade(&context));
+        Ok(context)
+    }
+
+    pub(crate) fn forget(&self, context: &Context) {
+        self.contexts.lock().retain(|c| !std::ptr::eq(c.as_ptr(), context) && c.strong_count() > 0);
+    }
+
+    /// Whether the link is up, and its MTU.
+    pub(crate) fn link(&self) -> (bool, Mtu) {
+        let port = self.port.read();
+        (port.up, Mtu::from_interface(port.mtu).unwrap_or(Mtu::M256))
+    }
+
+    pub(crate) fn gid(&self, index: u32) -> Option<Gid> {
+        self.port.read().gids.get(index as usize).copied().flatten()
+    }
+
+    pub(crate) fn gids(&self) -> Vec<(u32, Gid)> {
+        let port = self.port.read();
+        port.gids.iter().enumerate().filter_map(|(i, gid)| Some((i as u32, (*gid)?))).collect()
+    }
+
+    pub(crate) fn has_gid(&self, gid: &Gid) -> bool {
+        self.port.read().gids.contains(&Some(*gid))
+    }
+
+    pub(crate) fn raise(&self, kind: EventKind) {
+        for context in self.contexts.lock().iter().filter_map(Weak::upgrade) {
+            let event = AsyncEvent { kind, source: EventSource::Port(1) };
+            context.events.push(event);
+        }
+    }
+
+    /// Takes over what the interface has become; None when it is gone.
+    fn follow(&self, interface: Option<&Interface>) {
+        let gone = Interface {
+            index: self.ifindex,
+            name: self.interface(),
+            mtu: self.port.read().mtu,
+            up: false,
+            loopback: false,
+            mac: [0; 6],
+            addresses: Vec::new(),
+        };
+        self.present.store(interface.is_some(), Ordering::Release);
+        let mut port = self.port.write();
+        let mut now = port.clone();
+        now.update(interface.unwrap_or(&gone));
+        let before = std::mem::replace(&mut *port, now);
+        let (up, gids) = (port.up, port.gids.clone());
+        drop(port);
+        if gids != before.gids {
+            self.raise(EventKind::GidChange);
+        }
+        match (before.up, up) {
+            (false, true) => self.raise(EventKind::PortActive),
+            (true, false) => self.raise(EventKind::PortErr),
+            _ => {}
+        }
+    }
+}
+
+impl Port {
+    fn update(&mut self, interface: &Interface) {
+        self.interface.clone_from(&interface.name);
+        self.up = interface.up;
+        self.mtu = interface.mtu;
+        let wanted = gids(interface);
+        for entry in &mut self.gids {
+            if entry.is_some_and(|gid| !wanted.contains(&gid)) {
+                *entry = None;
+            }
+        }
+        for gid in wanted {
+            if self.gids.contains(&Some(gid)) {
+                continue;
+            }
+            match self.gids.iter().position(Option::is_none) {
+                Some(empty) => self.gids[empty] = Some(gid),
+                None if self.gids.len() < limits::GIDS as usize => self.gids.push(Some(gid)),
+                None => {}
+            }
+        }
+    }
+}
+
+/// GIDs of an interface: global IPv4, global IPv6, link-local, so that index 0 works for programs that never ask.
+fn gids(interface: &Interface) -> Vec<Gid> {
+    let rank = |gid: &Gid| match gid {
+        gid if gid.is_ipv4() => 0,
+        gid if gid.is_link_local() => 2,
+        _ => 1,
+    };
+    let usable = interface.addresses.iter().filter(|a| !a.tentative);
+    let mut gids: Vec<Gid> = usable.map(|a| Gid::from_ip(a.ip)).collect();
+    gids.sort_by_key(rank);
+    gids
+}
+
+/// All devices of a Host, in the order in which they were found.
+#[derive(Debug, Default)]
+pub(crate) struct Devices {
+    list: Vec<Arc<Device>>,
+}
+
+impl Devices {
+    pub(crate) fn present(&self) -> Vec<Arc<Device>> {
+        self.list.iter().filter(|device| device.is_present()).cloned().collect()
+    }
+
+    /// Brings the devices up to date with the interfaces.
+    pub(crate) fn refresh(&mut self, host: &Arc<Inner>, interfaces: &[Interface]) {
+        for device in &self.list {
+            device.follow(interfaces.iter().find(|i| i.index == device.ifindex));
+        }
+        let allowed = &host.config.interfaces.value;
+        let eligible = |i: &&Interface| match allowed.as_slice() {
+            [] => i.up && !i.loopback && !i.addresses.is_empty(),
+            names => names.contains(&i.name),
+        };
+        let mut chosen: Vec<_> = interfaces.iter().filter(eligible).collect();
+        // A container with nothing but `lo` still gets a device.
+        if chosen.is_empty() && allowed.is_empty() && self.present().is_empty() {
+            chosen.extend(interfaces.iter().find(|i| i.loopback && i.up));
+        }
+        for interface in chosen {
+            if !self.list.iter().any(|d| d.ifindex == interface.index && d.is_present()) {
+                self.add(host, interface);
+            }
+        }
+    }
+
+    fn add(&mut self, host: &Arc<Inner>, interface: &Interface) {
+        let index = self.list.len() as u32;
+        let mut guid = guid_of(interface);
+        if self.list.iter().any(|d| d.guid == guid) {
+            guid = hashed_guid(interface);
+        }
+        let mut port = Port::default();
+        port.update(interface);
+        self.list.push(Arc::new(Device {
+            name: format!("{}{index}", host.config.name_prefix.value),
+            index,
+            ifindex: interface.index,
+            guid,
+            host: Arc::downgrade(host),
+            port: RwLock::new(port),
+            present: AtomicBool::new(true),
+            contexts: Mutex::new(Vec::new()),
+        }));
+    }
+}
+
+/// EUI-64 of the interface's Ethernet address, or one made up where it has none.
+fn guid_of(interface: &Interface) -> u64 {
+    match interface.mac {
+        [0, 0, 0, 0, 0, 0] => hashed_guid(interface),
+        [a, b, c, d, e, f] => u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]),
+    }
+}
+
+/// A GUID that every process of this network namespace computes alike, and others do not.
+fn hashed_guid(interface: &Interface) -> u64 {
+    let mut hash = DefaultHasher::new();
+    std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hash);
+    process::namespace("net").unwrap_or_default().hash(&mut hash);
+    (interface.index, &interface.name).hash(&mut hash);
+    // Locally administered, not a group; never 0.
+    hash.finish() & !(0x03 << 56) | 0x02 << 56
+}

@@ -1,0 +1,265 @@
+//! The Host: everything that one process has of the software device.
+
+use std::fmt;
+use std::io::Write;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use ironverbs_sys::diag::Owner;
+use ironverbs_sys::netlink;
+use ironverbs_sys::process::ForkGuard;
+use ironverbs_transport::device::Instant;
+use parking_lot::{Mutex, MutexGuard, RwLock};
+
+use crate::context::first_handle;
+use crate::device::Devices;
+use crate::error::HostError;
+use crate::event::EventKind;
+use crate::link::{LinkCounters, Sender, Sockets};
+use crate::memory::Regions;
+use crate::object::Identity;
+use crate::progress::{Background, Engine, Kick, ReceiveCounters};
+use crate::qpn::QpTable;
+use crate::registry::{JoinError, JoinOptions, Member, Registry};
+use crate::timers::Timers;
+use crate::{Config, Device, Error};
+
+/// All of the software device that one process has: devices, objects, sockets and the thread that works when
+/// nobody polls. Clones are the same Host.
+#[derive(Clone)]
+pub struct Host(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) config: Config,
+    pub(crate) clock: Clock,
+    pub(crate) regions: RwLock<Regions>,
+    pub(crate) qps: RwLock<QpTable>,
+    pub(crate) timers: Timers,
+    pub(crate) engine: Mutex<Engine>,
+    pub(crate) wire: OnceLock<Wire>,
+    /// Polls so far: the background thread keeps out while they rise.
+    pub(crate) polls: AtomicU64,
+    /// CQs that will wake a sleeper.
+    pub(crate) armed: AtomicUsize,
+    pub(crate) kick: Arc<Kick>,
+    pub(crate) received: ReceiveCounters,
+    pub(crate) sent: Arc<LinkCounters>,
+    devices: Mutex<Devices>,
+    handles: AtomicU32,
+    joining: Mutex<Joining>,
+    fork: ForkGuard,
+}
+
+/// Membership in the host registry, and the sockets.
+pub(crate) struct Wire {
+    pub(crate) registry: Registry,
+    senders: [Mutex<Sender>; 2],
+}
+
+#[derive(Default)]
+struct Joining {
+    background: Option<Background>,
+    /// The failure that was told last, so that it is told once.
+    told: Option<String>,
+}
+
+/// Time: the system's, or a simulation's.
+#[derive(Clone, Debug)]
+pub(crate) enum Clock {
+    /// Monotonic, divided by the configured scale: transport timers stretch with it.
+    System { scale: u64 },
+    /// Set by the simulation.
+    Virtual(Arc<AtomicU64>),
+}
+
+impl Clock {
+    pub(crate) fn now(&self) -> Instant {
+        match self {
+            Clock::System { scale } => Instant(ironverbs_sys::clock::monotonic_ns() / scale),
+            Clock::Virtual(now) => Instant(now.load(Ordering::Acquire)),
+        }
+    }
+
+    /// Nanoseconds on the wall that `ns` of this clock take.
+    pub(crate) fn real(&self, ns: u64) -> u64 {
+        match self {
+            Clock::System { scale } => ns.saturating_mul(*scale),
+            Clock::Virtual(_) => ns,
+        }
+    }
+}
+
+impl Host {
+    /// A Host on this machine. Sockets and thread come with the first device that is opened.
+    pub fn start(config: Config) -> Result<Host, HostError> {
+        let scale = u64::from(config.timeout_scale.value).max(1);
+        let inner = Inner {
+            clock: Clock::System { scale },
+            config,
+            regions: RwLock::default(),
+            qps: RwLock::default(),
+            timers: Timers::default(),
+            engine: Mutex::new(Engine::new()),
+            wire: OnceLock::new(),
+            polls: AtomicU64::new(0),
+            armed: AtomicUsize::new(0),
+            kick: Arc::new(Kick::new()?),
+            received: ReceiveCounters::default(),
+            sent: Arc::default(),
+            devices: Mutex::default(),
+            handles: first_handle(),
+            joining: Mutex::default(),
+            fork: ForkGuard::new()?,
+        };
+        Ok(Host(Arc::new(inner)))
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    /// The devices present now; a device is the same object for as long as it is present.
+    pub fn devices(&self) -> Result<Vec<Arc<Device>>, Error> {
+        self.0.check()?;
+        self.0.follow_interfaces()?;
+        Ok(self.0.devices.lock().present())
+    }
+
+    /// The processes of this user on this host that have a device open, this one included.
+    pub fn members(&self) -> Vec<Member> {
+        self.0.wire.get().map(|wire| wire.registry.members()).unwrap_or_default()
+    }
+
+    /// Does what there is to do now: packets, timers. Whether there was anything. Polling a CQ does the same.
+    pub fn progress(&self) -> bool {
+        self.0.check().is_ok() && self.0.progress_inline()
+    }
+
+    /// Makes sure that the background thread runs, and tries to join the host registry if this process is not a
+    /// member yet. Where that fails the device works without a wire: its port is down, and one line says why.
+    pub(crate) fn join(&self) -> Result<(), Error> {
+        let mut joining = self.0.joining.lock();
+        if joining.background.is_none() {
+            joining.background = Some(Background::start(&self.0)?);
+        }
+        if self.0.has_wire() {
+            return Ok(());
+        }
+        match self.0.open_wire() {
+            Ok(wire) => {
+                let _ = self.0.wire.set(wire);
+                self.0.kick.wake();
+                for device in self.0.devices.lock().present() {
+                    device.raise(EventKind::PortActive);
+                }
+            }
+            Err(e) => {
+                let why = e.to_string();
+                if joining.told.as_ref() != Some(&why) {
+                    let _ = writeln!(std::io::stderr(), "ironverbs: {why}; the port is down");
+                    joining.told = Some(why);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// An error in a child of the process that made the Host.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.fork.is_child() { Err(Error::Forked) } else { Ok(()) }
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    pub(crate) fn identity(&self, what: &'static str) -> Identity {
+        Identity::new(what, &self.handles)
+    }
+
+    /// Whether packets can be sent and received.
+    pub(crate) fn has_wire(&self) -> bool {
+        self.wire.get().is_some()
+    }
+
+    /// Brings the devices up to date with the network interfaces.
+    pub(crate) fn follow_interfaces(self: &Arc<Self>) -> Result<(), Error> {
+        let interfaces = netlink::interfaces()?;
+        self.devices.lock().refresh(self, &interfaces);
+        Ok(())
+    }
+
+    fn open_wire(&self) -> Result<Wire, OpenError> {
+        let port = self.config.udp_port.value;
+        let options = JoinOptions { port, ..JoinOptions::default() };
+        let registry = Registry::join(&options)?;
+        let sockets = Arc::new(Sockets::open(port, registry.slot())?);
+        let sender = || Mutex::new(Sender::new(sockets.clone(), self.sent.clone()));
+        Ok(Wire { senders: [sender(), sender()], registry })
+    }
+
+    /// A free sender, or the first to become free.
+    pub(crate) fn sender(&self) -> Option<MutexGuard<'_, Sender>> {
+        let wire = self.wire.get()?;
+        let free = wire.senders.iter().find_map(|sender| sender.try_lock());
+        Some(free.unwrap_or_else(|| wire.senders[0].lock()))
+    }
+
+    /// A number for a new QP.
+    pub(crate) fn take_qpn(&self, now: Instant) -> Option<u32> {
+        let mut qps = self.qps.write();
+        if let Some(qpn) = qps.take(now) {
+            return Some(qpn);
+        }
+        let start = (ironverbs_sys::clock::monotonic_ns()
+            ^ u64::from(ironverbs_sys::process::pid()) << 7) as u16;
+        match self.wire.get().map(|wire| wire.registry.claim_block()) {
+            Some(Ok(block)) => qps.add_block(block.number(), start),
+            Some(Err(_)) => return qps.take_unrested(),
+            // Without a wire no packet can come: any numbers do, from one block that is never claimed.
+            None if qps.len() == 0 => qps.add_block(0xfff, start),
+            None => return qps.take_unrested(),
+        }
+        qps.take(now)
+    }
+}
+
+/// Why a process has no wire.
+#[derive(Debug, thiserror::Error)]
+enum OpenError {
+    #[error("{}", describe(.0))]
+    Join(#[from] JoinError),
+    #[error("cannot open the sockets to send from: {0}")]
+    Sockets(#[from] std::io::Error),
+}
+
+fn describe(error: &JoinError) -> String {
+    let JoinError::PortTaken { port, owner } = error else { return error.to_string() };
+    let owner = match owner {
+        Some(Owner { pid: Some(pid), comm, uid, .. }) => {
+            format!("process {pid} ({comm}) of user {uid}")
+        }
+        Some(Owner { kernel: true, rxe: true, .. }) => {
+            "the kernel's soft-RoCE (module rdma_rxe)".into()
+        }
+        Some(Owner { kernel: true, .. }) => "the kernel".into(),
+        Some(Owner { uid, .. }) => format!("a process of user {uid} that cannot be seen from here"),
+        None => "a process that cannot be seen from here".into(),
+    };
+    format!("UDP port {port} is taken by {owner}: stop it, or set IRONVERBS_UDP_PORT on all peers")
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").field("wire", &self.0.has_wire()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").finish_non_exhaustive()
+    }
+}

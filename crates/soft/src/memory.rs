@@ -1,0 +1,386 @@
+//! Memory regions and the table that every access is checked against.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ironverbs_sys::mem;
+use ironverbs_transport::device::Atomic;
+use ironverbs_transport::verbs::{Access, Fault};
+use parking_lot::Mutex;
+
+use crate::object::{self, Identity};
+use crate::{Error, Pd};
+
+/// A region as the data path sees it.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Region {
+    pd: u32,
+    /// Where the memory is in this process.
+    addr: u64,
+    len: u64,
+    /// Where it starts for those who name it by key.
+    iova: u64,
+    access: Access,
+}
+
+impl Region {
+    /// The address in this process of `len` bytes at `va`, if they lie within the region.
+    fn locate(&self, va: u64, len: u64) -> Result<u64, Fault> {
+        let offset = va.checked_sub(self.iova).ok_or(Fault::Range)?;
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(self.addr.wrapping_add(offset)),
+            _ => Err(Fault::Range),
+        }
+    }
+}
+
+/// Bits of a key: the slot from bit 9 up, bit 8 set in rkeys, the low byte changes with every use of the slot.
+const SLOT_SHIFT: u32 = 9;
+const REMOTE_BIT: u32 = 1 << 8;
+const MAX_SLOTS: usize = 1 << (32 - SLOT_SHIFT);
+
+#[derive(Debug, Default)]
+struct Slot {
+    tag: u8,
+    region: Option<Region>,
+    /// Set once a peer has invalidated the rkey.
+    invalidated: AtomicBool,
+}
+
+/// All regions of a Host. Readers hold the lock while they copy, so that a deregistration, which writes,
+/// returns only when no copy is under way.
+#[derive(Debug, Default)]
+pub(crate) struct Regions {
+    slots: Vec<Slot>,
+    /// Freed slots, oldest first: a stale key stays unknown for as long as possible.
+    free: std::collections::VecDeque<u32>,
+}
+
+impl Regions {
+    fn insert(&mut self, region: Region) -> Result<u32, Error> {
+        // A few slots are kept resting before the first is used again.
+        let slot = match self.free.len() {
+            n if n > 1024 || self.slots.len() >= MAX_SLOTS => self.free.pop_front(),
+            _ => None,
+        };
+        let slot = match slot {
+            Some(slot) => slot as usize,
+            None if self.slots.len() < MAX_SLOTS => {
+                // Slot 0 stays empty, so that no key is 0.
+                if self.slots.is_empty() {
+                    self.slots.push(Slot::default());
+                }
+                self.slots.push(Slot {
+                    tag: (self.slots.len() as u8).wrapping_mul(37),
+                    ..Slot::default()
+                });
+                self.slots.len() - 1
+            }
+            None => return Err(Error::NoMemory { what: "memory region" }),
+        };
+        let entry = &mut self.slots[slot];
+        entry.tag = entry.tag.wrapping_add(1);
+        entry.region = Some(region);
+        *entry.invalidated.get_mut() = false;
+        Ok((slot as u32) << SLOT_SHIFT | u32::from(entry.tag))
+    }
+
+    fn remove(&mut self, lkey: u32) {
+        if let Some(slot) = self.slots.get_mut((lkey >> SLOT_SHIFT) as usize)
+            && slot.region.take().is_some()
+        {
+            self.free.push_back(lkey >> SLOT_SHIFT);
+        }
+    }
+
+    fn find(&self, key: u32, kind: u32) -> Result<(&Slot, &Region), Fault> {
+        let slot = self.slots.get((key >> SLOT_SHIFT) as usize).ok_or(Fault::Key)?;
+        match &slot.region {
+            Some(region) if key & REMOTE_BIT == kind && key as u8 == slot.tag => Ok((slot, region)),
+            _ => Err(Fault::Key),
+        }
+    }
+
+    fn local(&self, pd: u32, lkey: u32, va: u64, len: u64, write: bool) -> Result<u64, Fault> {
+        let (_, region) = self.find(lkey, 0)?;
+        if region.pd != pd {
+            return Err(Fault::Pd);
+        }
+        if write && !region.access.contains(Access::LOCAL_WRITE) {
+            return Err(Fault::Access);
+        }
+        region.locate(va, len)
+    }
+
+    fn remote(&self, pd: u32, rkey: u32, va: u64, len: u64, need: Access) -> Result<u64, Fault> {
+        let (slot, region) = self.find(rkey, REMOTE_BIT)?;
+        if slot.invalidated.load(Ordering::Acquire) {
+            return Err(Fault::Key);
+        }
+        if region.pd != pd {
+            return Err(Fault::Pd);
+        }
+        if !region.access.contains(need) {
+            return Err(Fault::Access);
+        }
+        region.locate(va, len)
+    }
+
+    pub(crate) fn check_local(
+        &self,
+        pd: u32,
+        lkey: u32,
+        va: u64,
+        len: u64,
+        write: bool,
+    ) -> Result<(), Fault> {
+        self.local(pd, lkey, va, len, write).map(drop)
+    }
+
+    pub(crate) fn check_remote(
+        &self,
+        pd: u32,
+        rkey: u32,
+        va: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<(), Fault> {
+        self.remote(pd, rkey, va, len, need).map(drop)
+    }
+
+    pub(crate) fn gather(&self, pd: u32, lkey: u32, va: u64, dst: &mut [u8]) -> Result<(), Fault> {
+        let src = self.local(pd, lkey, va, dst.len() as u64, false)?;
+        // SAFETY: the range lies within a registered region, whose owner promised (reg_mr) that it stays
+        // mapped until it is deregistered; `self` is borrowed, so no deregistration can finish meanwhile.
+        unsafe { mem::read(src, dst) };
+        Ok(())
+    }
+
+    pub(crate) fn scatter(&self, pd: u32, lkey: u32, va: u64, src: &[u8]) -> Result<(), Fault> {
+        let dst = self.local(pd, lkey, va, src.len() as u64, true)?;
+        // SAFETY: as in `gather`; the region was registered with LOCAL_WRITE, hence is writable memory.
+        unsafe { mem::write(dst, src) };
+        Ok(())
+    }
+
+    pub(crate) fn read_remote(
+        &self,
+        pd: u32,
+        rkey: u32,
+        va: u64,
+        dst: &mut [u8],
+    ) -> Result<(), Fault> {
+        let src = self.remote(pd, rkey, va, dst.len() as u64, Access::REMOTE_READ)?;
+        // SAFETY: as in `gather`.
+        unsafe { mem::read(src, dst) };
+        Ok(())
+    }
+
+    pub(crate) fn write_remote(
+        &self,
+        pd: u32,
+        rkey: u32,
+        va: u64,
+        src: &[u8],
+    ) -> Result<(), Fault> {
+        let dst = self.remote(pd, rkey, va, src.len() as u64, Access::REMOTE_WRITE)?;
+        // SAFETY: as in `scatter`; REMOTE_WRITE is granted only together with LOCAL_WRITE.
+        unsafe { mem::write(dst, src) };
+        Ok(())
+    }
+
+    pub(crate) fn atomic(&self, pd: u32, rkey: u32, va: u64, op: Atomic) -> Result<u64, Fault> {
+        let addr = self.remote(pd, rkey, va, 8, Access::REMOTE_ATOMIC)?;
+        if va % 8 != 0 {
+            return Err(Fault::Alignment);
+        }
+        // SAFETY: as in `scatter`; REMOTE_ATOMIC is granted only together with LOCAL_WRITE.
+        let before = unsafe {
+            match op {
+                Atomic::CompareSwap { compare, swap } => mem::compare_swap(addr, compare, swap),
+                Atomic::FetchAdd { add } => mem::fetch_add(addr, add),
+            }
+        };
+        before.map_err(|_| Fault::Alignment)
+    }
+
+    /// Ends remote access through `rkey`, which must name a region of the PD that peers may reach. The lkey and
+    /// the region stay. (Adapters grant this to memory windows and kernel regions only; here a program without
+    /// windows can use SEND with invalidate, too.)
+    pub(crate) fn invalidate(&self, pd: u32, rkey: u32) -> Result<(), Fault> {
+        let any = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let (slot, region) = self.find(rkey, REMOTE_BIT)?;
+        if region.pd != pd {
+            return Err(Fault::Pd);
+        }
+        if !region.access.intersects(any) {
+            return Err(Fault::Access);
+        }
+        match slot.invalidated.swap(true, Ordering::AcqRel) {
+            true => Err(Fault::Key),
+            false => Ok(()),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Registration {
+    pd: Arc<Pd>,
+    addr: u64,
+    len: u64,
+    iova: u64,
+    access: Access,
+    lkey: u32,
+}
+
+/// A memory region (ibv_reg_mr(3)).
+#[derive(Debug)]
+pub struct Mr {
+    pub(crate) identity: Identity,
+    now: Mutex<Registration>,
+}
+
+impl Mr {
+    /// # Safety
+    /// The memory stays mapped, with the rights `access` needs, until the region is deregistered.
+    pub(crate) unsafe fn register(
+        pd: &Arc<Pd>,
+        addr: u64,
+        len: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Arc<Mr>, Error> {
+        check(addr, len, access)?;
+        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
+        if iova.checked_add(len).is_none() {
+            return Err(Error::Invalid {
+                what: "iova",
+                value: iova,
+                why: "the range wraps around",
+            });
+        }
+        let region = Region { pd: pd.handle(), addr, len, iova, access };
+        let lkey = pd.host().regions.write().insert(region)?;
+        object::take(&pd.users);
+        Ok(Arc::new(Mr {
+            identity: pd.host().identity("memory region"),
+            now: Mutex::new(Registration { pd: pd.clone(), addr, len, iova, access, lkey }),
+        }))
+    }
+
+    /// Key for local use.
+    pub fn lkey(&self) -> u32 {
+        self.now.lock().lkey
+    }
+
+    /// Key for peers; differs from the lkey, so that mixing them up shows.
+    pub fn rkey(&self) -> u32 {
+        self.now.lock().lkey | REMOTE_BIT
+    }
+
+    /// Start in this process.
+    pub fn addr(&self) -> u64 {
+        self.now.lock().addr
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.now.lock().len
+    }
+
+    /// Never: a region has at least a byte.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Start as the keys' users name it.
+    pub fn iova(&self) -> u64 {
+        self.now.lock().iova
+    }
+
+    /// Rights.
+    pub fn access(&self) -> Access {
+        self.now.lock().access
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> Arc<Pd> {
+        self.now.lock().pd.clone()
+    }
+
+    /// Changes domain, range or rights (ibv_rereg_mr(3)); the keys change. On an error nothing has changed.
+    ///
+    /// # Safety
+    /// As for registering: the memory named stays mapped until the region is deregistered.
+    pub unsafe fn rereg(
+        &self,
+        new_pd: Option<&Arc<Pd>>,
+        new_range: Option<(u64, u64, u64)>,
+        new_access: Option<Access>,
+    ) -> Result<(), Error> {
+        self.identity.check()?;
+        let mut now = self.now.lock();
+        let pd = new_pd.unwrap_or(&now.pd).clone();
+        if !Arc::ptr_eq(pd.context(), now.pd.context()) {
+            return Err(Error::Foreign { what: "protection domain" });
+        }
+        let access = new_access.unwrap_or(now.access);
+        let (addr, len, iova) = new_range.unwrap_or((now.addr, now.len, now.iova));
+        check(addr, len, access)?;
+        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
+        let lkey = {
+            let mut regions = pd.host().regions.write();
+            let region = Region { pd: pd.handle(), addr, len, iova, access };
+            let lkey = regions.insert(region)?;
+            regions.remove(now.lkey);
+            lkey
+        };
+        object::take(&pd.users);
+        object::give_back(&now.pd.users);
+        *now = Registration { pd, addr, len, iova, access, lkey };
+        Ok(())
+    }
+
+    /// Deregisters (ibv_dereg_mr(3)): when this returns, nobody reads or writes the memory any more.
+    pub fn destroy(&self) -> Result<(), Error> {
+        self.identity.retire()?;
+        let now = self.now.lock();
+        now.pd.host().regions.write().remove(now.lkey);
+        object::give_back(&now.pd.users);
+        Ok(())
+    }
+}
+
+object::accessors!(Mr);
+
+/// Whether a range may be registered with these rights.
+fn check(addr: u64, len: u64, access: Access) -> Result<(), Error> {
+    let need_local = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    if access.intersects(need_local) && !access.contains(Access::LOCAL_WRITE) {
+        return Err(Error::Invalid {
+            what: "access",
+            value: access.bits().into(),
+            why: "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE",
+        });
+    }
+    let unsupported = Access::MW_BIND | Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
+    // Binding windows is a right without use until there are windows; it does no harm.
+    if access.intersects(unsupported - Access::MW_BIND) {
+        return Err(Error::NotSupported { what: "placement flush" });
+    }
+    if len == 0 {
+        return Err(Error::Invalid {
+            what: "length",
+            value: 0,
+            why: "a region has at least one byte",
+        });
+    }
+    if addr.checked_add(len).is_none() {
+        return Err(Error::Invalid { what: "length", value: len, why: "the range wraps around" });
+    }
+    mem::accessible(addr, len, access.contains(Access::LOCAL_WRITE)).map_err(|e| Error::Fault {
+        addr,
+        len,
+        why: e.to_string(),
+    })
+}

@@ -1,0 +1,444 @@
+//! Progress: packets in, timers, and the thread that works when nobody polls.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use ironverbs_sys::event::{Epoll, Event, EventFd, EventMode, Interest, spawn_thread};
+use ironverbs_sys::netlink::Monitor;
+use ironverbs_sys::udp::{Datagram, RxBatch};
+use ironverbs_transport::device::Instant;
+use ironverbs_transport::verbs::QpType;
+use ironverbs_wire::icrc::{self, Verdict};
+use ironverbs_wire::{ICRC_LEN, Packet, Path, peek_dest_qpn};
+
+use crate::Qp;
+use crate::host::{Inner, Wire};
+use crate::link::max_ident;
+use crate::qp::Left;
+
+/// Datagrams taken in one round; each may hold many packets.
+const DATAGRAMS: usize = 8;
+
+/// Polls that found nothing, after which the core is offered to others.
+const IDLE_POLLS: u32 = 64;
+
+/// How long the background thread leaves a polling program alone before it looks again.
+const NAP: u64 = 500_000;
+
+/// How long the background thread looks for more before it sleeps.
+const LINGER: u64 = 20_000;
+
+/// What came from the network.
+#[derive(Debug, Default)]
+pub(crate) struct ReceiveCounters {
+    pub(crate) packets: AtomicU64,
+    /// Shorter than a packet can be, or cut by the kernel.
+    pub(crate) truncated: AtomicU64,
+    pub(crate) bad_icrc: AtomicU64,
+    pub(crate) malformed: AtomicU64,
+    /// For a queue pair that does not exist.
+    pub(crate) unknown_qp: AtomicU64,
+    /// UD packets to an address that the queue pair's device does not have.
+    pub(crate) wrong_address: AtomicU64,
+    /// For another process of this host, and handed on.
+    pub(crate) forwarded: AtomicU64,
+}
+
+/// The receiving side. Whoever holds its lock makes progress.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    batch: RxBatch,
+    /// QPs that owe acknowledgements from the round before.
+    owing: Vec<Arc<Qp>>,
+    idle: u32,
+}
+
+impl Engine {
+    pub(crate) fn new() -> Engine {
+        Engine { batch: RxBatch::new(DATAGRAMS), owing: Vec::new(), idle: 0 }
+    }
+}
+
+impl Inner {
+    /// Progress on the thread of a program that polls.
+    pub(crate) fn poll_inline(&self) {
+        // Polls are counted to be seen to rise: two threads that overwrite each other's count do no harm.
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.progress_inline();
+    }
+
+    pub(crate) fn progress_inline(&self) -> bool {
+        let Some(mut engine) = self.engine.try_lock() else {
+            // Somebody else is at it.
+            std::hint::spin_loop();
+            return false;
+        };
+        let did = self.round(&mut engine, true);
+        engine.idle = if did { 0 } else { engine.idle + 1 };
+        let spare = engine.idle >= IDLE_POLLS;
+        if spare {
+            engine.idle = 0;
+        }
+        drop(engine);
+        if spare {
+            thread::yield_now();
+        }
+        did
+    }
+
+    /// One round: acknowledgements owed, packets, timers. Whether anything was done.
+    ///
+    /// A program that polls gets its completions before acknowledgements are sent: those wait for its next
+    /// request, to leave with it in one call, or for the next round.
+    fn round(&self, engine: &mut Engine, defer: bool) -> bool {
+        let Some(wire) = self.wire.get() else { return self.run_timers(self.clock.now()) };
+        let mut did = false;
+        if !engine.owing.is_empty() {
+            let now = self.clock.now();
+            for qp in engine.owing.drain(..) {
+                qp.settle(false, now);
+            }
+            did = true;
+        }
+        let Engine { batch, owing, .. } = engine;
+        // An error is the network's (ICMP) or the descriptor's; the retries of the transport deal with both.
+        let received = wire.registry.socket().recv_some(batch, DATAGRAMS).unwrap_or(0);
+        let now = self.clock.now();
+        if received > 0 {
+            did = true;
+            let mut receiver =
+                Receiver { host: self, wire: Some(wire), now, current: None, owing, defer };
+            for datagram in batch.messages() {
+                receiver.datagram(&datagram);
+            }
+            receiver.finish();
+        }
+        self.run_timers(now) || did
+    }
+
+    fn run_timers(&self, now: Instant) -> bool {
+        let mut did = false;
+        while let Some((deadline, qpn)) = self.timers.pop(now) {
+            let qp = self.qps.read().get(qpn).cloned();
+            if let Some(qp) = qp {
+                qp.timer(deadline, now);
+                did = true;
+            }
+        }
+        did
+    }
+
+    /// Sets a timer for a QP, and sees that somebody is awake when it is due.
+    pub(crate) fn add_timer(&self, deadline: Instant, qpn: u32) {
+        self.timers.add(deadline, qpn);
+        self.kick.wake_before(deadline);
+    }
+
+    /// A CQ was armed: a program is about to sleep, and only the background thread can wake it.
+    pub(crate) fn armed(&self) {
+        if self.armed.fetch_add(1, Ordering::SeqCst) == 0 {
+            self.kick.wake_if_napping();
+        }
+    }
+
+    /// An armed CQ fired or went.
+    pub(crate) fn disarmed(&self) {
+        self.armed.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Takes the packets of a round to their queue pairs.
+struct Receiver<'a> {
+    host: &'a Inner,
+    /// None for packets that another process handed on: they are not handed on again.
+    wire: Option<&'a Wire>,
+    now: Instant,
+    /// The QP of the last packet, to be settled when one for another comes.
+    current: Option<Arc<Qp>>,
+    owing: &'a mut Vec<Arc<Qp>>,
+    defer: bool,
+}
+
+impl Receiver<'_> {
+    fn datagram(&mut self, datagram: &Datagram<'_>) {
+        if datagram.truncated {
+            count(&self.host.received.truncated);
+            return;
+        }
+        for packet in datagram.segments() {
+            self.packet(&datagram.path, datagram.src_port, packet);
+        }
+    }
+
+    fn packet(&mut self, path: &Path, src_port: u16, bytes: &[u8]) {
+        let counters = &self.host.received;
+        count(&counters.packets);
+        let Some(qpn) = peek_dest_qpn(bytes) else { return count(&counters.truncated) };
+        if !self.select(qpn) {
+            return self.stranger(qpn, path, src_port, bytes);
+        }
+        let port = self.host.config.udp_port.value;
+        if icrc::verify(path, src_port, port, bytes, max_ident(src_port)) == Verdict::Bad {
+            return count(&counters.bad_icrc);
+        }
+        // `verify` finds packets without room for the ICRC bad.
+        let Some(body) = bytes.len().checked_sub(ICRC_LEN).and_then(|len| bytes.get(..len)) else {
+            return count(&counters.truncated);
+        };
+        let Ok(packet) = Packet::parse(body) else { return count(&counters.malformed) };
+        let Some(qp) = &self.current else { return };
+        if qp.qp_type() == QpType::Ud && !qp.context().device().has_gid(&path.dst) {
+            return count(&counters.wrong_address);
+        }
+        let udp_len = u16::try_from(bytes.len() + 8).unwrap_or(u16::MAX);
+        qp.handle_packet(&packet, path, udp_len, self.now);
+    }
+
+    /// Makes the QP of that number the current one; false when there is none.
+    fn select(&mut self, qpn: u32) -> bool {
+        if self.current.as_ref().is_some_and(|qp| qp.qpn() == qpn) {
+            return true;
+        }
+        self.finish();
+        self.current = self.host.qps.read().get(qpn).cloned();
+        self.current.is_some()
+    }
+
+    /// A packet that is for nobody here: GRO may have merged it with packets of ours.
+    #[cold]
+    fn stranger(&mut self, qpn: u32, path: &Path, src_port: u16, bytes: &[u8]) {
+        match self.wire {
+            Some(wire) if !self.host.qps.read().is_ours(qpn) => {
+                count(&self.host.received.forwarded);
+                wire.registry.forward(qpn, path, src_port, bytes);
+            }
+            _ => count(&self.host.received.unknown_qp),
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(qp) = self.current.take()
+            && qp.settle(self.defer, self.now) == Left::Acks
+            && !self.owing.iter().any(|other| Arc::ptr_eq(other, &qp))
+        {
+            self.owing.push(qp);
+        }
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Wakes the background thread.
+#[derive(Debug)]
+pub(crate) struct Kick {
+    fd: EventFd,
+    /// When the thread wakes by itself: 0 while it is awake.
+    wakes_at: AtomicU64,
+    napping: AtomicBool,
+    stop: AtomicBool,
+}
+
+impl Kick {
+    pub(crate) fn new() -> io::Result<Kick> {
+        let fd = EventFd::new(EventMode::Counter, true)?;
+        Ok(Kick {
+            fd,
+            wakes_at: AtomicU64::new(0),
+            napping: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn wake(&self) {
+        let _ = self.fd.signal();
+    }
+
+    /// Wakes the thread if it would sleep beyond `deadline`.
+    fn wake_before(&self, deadline: Instant) {
+        // SYNC POINT: the thread publishes when it will wake, then looks at the timers once more; we add the timer,
+        // then look when it will wake. One of the two sees the other.
+        if self.wakes_at.load(Ordering::SeqCst) > deadline.0 {
+            self.wakes_at.store(0, Ordering::SeqCst);
+            self.wake();
+        }
+    }
+
+    fn wake_if_napping(&self) {
+        if self.napping.swap(false, Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+}
+
+const TOKEN_KICK: u64 = 0;
+const TOKEN_MONITOR: u64 = 1;
+const TOKEN_REGISTRY: u64 = 2;
+const TOKEN_CONTROL: u64 = 3;
+const TOKEN_SOCKET: u64 = 4;
+
+/// The background thread, which ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Background {
+    kick: Arc<Kick>,
+}
+
+impl Background {
+    pub(crate) fn start(host: &Arc<Inner>) -> io::Result<Background> {
+        let kick = host.kick.clone();
+        let worker = Worker::new(host)?;
+        spawn_thread("ironverbs", move || worker.run())?;
+        Ok(Background { kick })
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.kick.stop.store(true, Ordering::Release);
+        self.kick.wake();
+    }
+}
+
+struct Worker {
+    /// Held only while there is something to do: a Host that nobody uses any more goes.
+    host: Weak<Inner>,
+    kick: Arc<Kick>,
+    monitor: Monitor,
+    /// Kick, interfaces, registry.
+    control: Epoll,
+    /// All of `control`, and the socket.
+    everything: Epoll,
+    has_wire: bool,
+    polls: u64,
+}
+
+impl Worker {
+    fn new(host: &Arc<Inner>) -> io::Result<Worker> {
+        let (control, everything) = (Epoll::new()?, Epoll::new()?);
+        let (monitor, kick) = (Monitor::new()?, host.kick.clone());
+        control.add(kick.fd.as_fd(), TOKEN_KICK, Interest::READ)?;
+        control.add(monitor.as_fd(), TOKEN_MONITOR, Interest::READ)?;
+        everything.add(control.as_fd(), TOKEN_CONTROL, Interest::READ)?;
+        let host = Arc::downgrade(host);
+        Ok(Worker { host, kick, monitor, control, everything, has_wire: false, polls: 0 })
+    }
+
+    fn run(mut self) {
+        while !self.kick.stop.load(Ordering::Acquire) {
+            let Some(host) = self.host.upgrade() else { return };
+            self.add_wire(&host);
+            let polls = host.polls.load(Ordering::Relaxed);
+            let polled = std::mem::replace(&mut self.polls, polls) != polls;
+            if polled && host.armed.load(Ordering::Acquire) == 0 {
+                self.nap(host);
+            } else {
+                self.work(&host);
+                self.sleep(host);
+            }
+        }
+    }
+
+    fn add_wire(&mut self, host: &Inner) {
+        if let (false, Some(wire)) = (self.has_wire, host.wire.get()) {
+            let registry =
+                self.control.add(wire.registry.service_fd(), TOKEN_REGISTRY, Interest::READ);
+            let socket =
+                self.everything.add(wire.registry.socket().as_fd(), TOKEN_SOCKET, Interest::READ);
+            self.has_wire = registry.is_ok() && socket.is_ok();
+        }
+    }
+
+    /// Leaves a polling program alone for a while.
+    fn nap(&self, host: Arc<Inner>) {
+        self.kick.napping.store(true, Ordering::SeqCst);
+        // SYNC POINT: whoever arms a CQ counts it, then looks whether we nap; we say that we nap, then look at the
+        // count. One of the two sees the other.
+        if host.armed.load(Ordering::SeqCst) == 0 {
+            self.kick.wakes_at.store(host.clock.now().after(NAP).0, Ordering::SeqCst);
+            drop(host);
+            self.wait_for_control(Some(Duration::from_nanos(NAP)));
+        }
+        self.kick.napping.store(false, Ordering::SeqCst);
+    }
+
+    /// Does what there is to do, until there has been nothing for a moment.
+    fn work(&self, host: &Inner) {
+        let mut last = host.clock.now();
+        loop {
+            let did = host.round(&mut host.engine.lock(), false);
+            let now = host.clock.now();
+            if did {
+                last = now;
+            } else if host.clock.real(now.since(last)) >= LINGER {
+                return;
+            }
+            if host.polls.load(Ordering::Relaxed) != self.polls
+                && host.armed.load(Ordering::Acquire) == 0
+            {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Sleeps until a packet, a timer or something else comes.
+    fn sleep(&self, host: Arc<Inner>) {
+        // SYNC POINT: see Kick::wake_before.
+        let wakes_at = host.timers.next();
+        self.kick.wakes_at.store(wakes_at.0, Ordering::SeqCst);
+        let next = host.timers.next().min(wakes_at);
+        let wait = next.since(host.clock.now());
+        let timeout = (next.0 != u64::MAX).then(|| Duration::from_nanos(host.clock.real(wait)));
+        drop(host);
+        let mut events = [Event::EMPTY; 2];
+        let n = self.everything.wait(&mut events, timeout).unwrap_or(0);
+        self.kick.wakes_at.store(0, Ordering::SeqCst);
+        if events.iter().take(n).any(|event| event.token() == TOKEN_CONTROL) {
+            self.wait_for_control(Some(Duration::ZERO));
+        }
+    }
+
+    fn wait_for_control(&self, timeout: Option<Duration>) {
+        let mut events = [Event::EMPTY; 4];
+        let n = self.control.wait(&mut events, timeout).unwrap_or(0);
+        self.kick.wakes_at.store(0, Ordering::SeqCst);
+        if let Some(host) = self.host.upgrade() {
+            self.control_events(&host, events.get(..n).unwrap_or_default());
+        }
+    }
+
+    fn control_events(&self, host: &Arc<Inner>, events: &[Event]) {
+        for event in events {
+            match event.token() {
+                TOKEN_KICK => {
+                    let _ = host.kick.fd.try_read();
+                }
+                TOKEN_MONITOR => {
+                    if self.monitor.drain().unwrap_or(true) {
+                        // A listing that fails is made up for by the next change, or the next look.
+                        let _ = host.follow_interfaces();
+                    }
+                }
+                TOKEN_REGISTRY => self.serve_registry(host),
+                _ => {}
+            }
+        }
+    }
+
+    fn serve_registry(&self, host: &Inner) {
+        let Some(wire) = host.wire.get() else { return };
+        wire.registry.service(&mut |path, src_port, packet| {
+            let now = host.clock.now();
+            let mut owing = Vec::new();
+            let mut receiver =
+                Receiver { host, wire: None, now, current: None, owing: &mut owing, defer: false };
+            receiver.packet(path, src_port, packet);
+            receiver.finish();
+        });
+    }
+}

@@ -1,0 +1,414 @@
+//! Queue pairs.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use ironverbs_transport::device::Instant;
+use ironverbs_transport::qp::{self as transport, Counters, Output, Payload, PostError, QpConfig};
+use ironverbs_transport::verbs::{Access, AttrMask, QpAttr, QpCap, QpState, QpType, SendWr, Sge};
+use ironverbs_wire::{Packet, Path};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::context::{check_port, limits};
+use crate::event::EventCount;
+use crate::host::Inner;
+use crate::object::{self, Identity};
+use crate::surroundings::Surroundings;
+use crate::{Context, Cq, Error, Pd, QpInit, Srq};
+
+/// A queue pair (ibv_create_qp(3)).
+#[derive(Debug)]
+pub struct Qp {
+    pub(crate) identity: Identity,
+    pub(crate) events: EventCount,
+    me: Weak<Qp>,
+    qpn: u32,
+    qp_type: QpType,
+    sq_sig_all: bool,
+    cap: QpCap,
+    pd: Arc<Pd>,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    srq: Option<Arc<Srq>>,
+    /// Copy of the access attribute, read on every remote access.
+    access: AtomicU32,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    transport: transport::Qp,
+    /// The deadline the timers know of.
+    timer: Option<Instant>,
+    /// Destroyed: nothing happens any more.
+    gone: bool,
+}
+
+/// What is left to do after packets were handled.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    Nothing,
+    /// Only acknowledgements, which may wait for the next round or ride along with the next send.
+    Acks,
+}
+
+impl Qp {
+    pub(crate) fn new(pd: &Arc<Pd>, init: &QpInit) -> Result<Arc<Qp>, Error> {
+        let context = pd.context();
+        let host = context.inner();
+        host.check()?;
+        for cq in [&init.send_cq, &init.recv_cq] {
+            cq.identity.check()?;
+            if !Arc::ptr_eq(cq.context(), context) {
+                return Err(Error::Foreign { what: "completion queue" });
+            }
+        }
+        if let Some(srq) = &init.srq {
+            srq.identity.check()?;
+            if !Arc::ptr_eq(srq.context(), context) {
+                return Err(Error::Foreign { what: "shared receive queue" });
+            }
+            if init.qp_type == QpType::Uc {
+                return Err(Error::NotSupported {
+                    what: "a shared receive queue of a UC queue pair",
+                });
+            }
+        }
+        let cap = grant(init)?;
+        if host.qps.read().len() >= limits::QP as usize {
+            return Err(Error::NoMemory { what: "queue pair" });
+        }
+        let qpn = host.take_qpn(host.now()).ok_or(Error::NoMemory { what: "queue pair number" })?;
+        let config = QpConfig {
+            qpn,
+            qp_type: init.qp_type,
+            cap,
+            sq_sig_all: init.sq_sig_all,
+            srq: init.srq.is_some(),
+        };
+        let mut transport = transport::Qp::new(config);
+        transport.set_ud_mtu(context.device().link().1);
+        object::take(&pd.users);
+        object::take(&init.send_cq.users);
+        object::take(&init.recv_cq.users);
+        if let Some(srq) = &init.srq {
+            object::take(&srq.users);
+        }
+        let qp = Arc::new_cyclic(|me| Qp {
+            identity: host.identity("queue pair"),
+            events: EventCount::default(),
+            me: me.clone(),
+            qpn,
+            qp_type: init.qp_type,
+            sq_sig_all: init.sq_sig_all,
+            cap,
+            pd: pd.clone(),
+            send_cq: init.send_cq.clone(),
+            recv_cq: init.recv_cq.clone(),
+            srq: init.srq.clone(),
+            access: AtomicU32::new(0),
+            state: Mutex::new(State { transport, timer: None, gone: false }),
+        });
+        host.qps.write().insert(&qp);
+        Ok(qp)
+    }
+
+    /// Its number, 24 bits.
+    pub fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    /// Transport service.
+    pub fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
+    /// State now.
+    pub fn state(&self) -> QpState {
+        self.state.lock().transport.state()
+    }
+
+    /// Capabilities granted, each at least what was asked for.
+    pub fn cap(&self) -> QpCap {
+        self.cap
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// CQ of sends.
+    pub fn send_cq(&self) -> &Arc<Cq> {
+        &self.send_cq
+    }
+
+    /// CQ of receives.
+    pub fn recv_cq(&self) -> &Arc<Cq> {
+        &self.recv_cq
+    }
+
+    /// Shared receive queue, if it has one.
+    pub fn srq(&self) -> Option<&Arc<Srq>> {
+        self.srq.as_ref()
+    }
+
+    /// Whether every send completes visibly.
+    pub fn sq_sig_all(&self) -> bool {
+        self.sq_sig_all
+    }
+
+    /// The context it belongs to.
+    pub fn context(&self) -> &Arc<Context> {
+        self.pd.context()
+    }
+
+    /// What it counted.
+    pub fn counters(&self) -> Counters {
+        *self.state.lock().transport.counters()
+    }
+
+    pub(crate) fn host(&self) -> &Inner {
+        self.pd.host()
+    }
+
+    pub(crate) fn me(&self) -> Option<Arc<Qp>> {
+        self.me.upgrade()
+    }
+
+    pub(crate) fn remote_access(&self) -> Access {
+        Access::from_bits_retain(self.access.load(Ordering::Relaxed))
+    }
+
+    /// Changes attributes, the state among them (ibv_modify_qp(3)). On an error nothing has changed.
+    pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), Error> {
+        self.host().check()?;
+        self.identity.check()?;
+        let path = self.validate(attr, mask)?;
+        let mut state = self.state.lock();
+        let now = self.host().now();
+        let pkey = limits::PKEY;
+        {
+            let mut surroundings = Surroundings::of(self);
+            state.transport.modify(attr, mask, path, pkey, now, &mut surroundings)?;
+        }
+        if mask.contains(AttrMask::ACCESS_FLAGS) {
+            self.access.store(attr.access.bits(), Ordering::Relaxed);
+        }
+        if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
+            self.access.store(0, Ordering::Relaxed);
+            self.send_cq.purge(self.qpn);
+            self.recv_cq.purge(self.qpn);
+        }
+        self.pump(&mut state, now);
+        Ok(())
+    }
+
+    /// What only the device can check of a modify: ports, keys, GIDs, MTU.
+    fn validate(&self, attr: &QpAttr, mask: AttrMask) -> Result<Option<Path>, Error> {
+        if mask.contains(AttrMask::PORT) {
+            check_port(attr.port_num)?;
+        }
+        if mask.contains(AttrMask::PKEY_INDEX) {
+            self.context().pkey(1, attr.pkey_index.into())?;
+        }
+        if mask.intersects(AttrMask::ALT_PATH | AttrMask::PATH_MIG_STATE) {
+            return Err(Error::NotSupported { what: "path migration" });
+        }
+        if mask.contains(AttrMask::RATE_LIMIT) {
+            return Err(Error::NotSupported { what: "a rate limit" });
+        }
+        if mask.contains(AttrMask::CAP) {
+            return Err(Error::NotSupported { what: "resizing a queue pair" });
+        }
+        if mask.contains(AttrMask::PATH_MTU) {
+            let active = self.context().device().link().1;
+            if attr.path_mtu > active {
+                let (asked, max) = (attr.path_mtu.bytes() as u64, active.bytes() as u64);
+                return Err(Error::Limit { what: "path_mtu", asked, max });
+            }
+        }
+        match mask.contains(AttrMask::AV) {
+            true => self.context().resolve(&attr.ah).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Its attributes (ibv_query_qp(3)).
+    pub fn query(&self) -> QpAttr {
+        self.state.lock().transport.query()
+    }
+
+    /// Posts a send request (ibv_post_send(3)); it is sent at once if it may be.
+    pub fn post_send(&self, wr: &SendWr, data: Payload<'_>) -> Result<(), PostError> {
+        self.post_batch().push(wr, data)
+    }
+
+    /// Posts several send requests that are sent together when the guard is dropped.
+    pub fn post_batch(&self) -> PostGuard<'_> {
+        PostGuard { qp: self, state: self.state.lock() }
+    }
+
+    /// Posts a receive request (ibv_post_recv(3)).
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        let mut state = self.state.lock();
+        if state.gone {
+            return Err(PostError::State(QpState::Reset));
+        }
+        state.transport.post_recv(wr_id, sges)?;
+        // In the error state it is flushed; otherwise nothing is to be sent.
+        if state.transport.state() == QpState::Err {
+            self.pump(&mut state, self.host().now());
+        }
+        Ok(())
+    }
+
+    /// Sends what may be sent now, and tells the timers. The lock is held until the packets have left, so that
+    /// packets of one QP keep their order.
+    fn pump(&self, state: &mut State, now: Instant) {
+        if state.gone {
+            return;
+        }
+        if state.transport.output() != Output::None {
+            let host = self.host();
+            let mut surroundings = Surroundings::of(self);
+            match host.sender() {
+                Some(mut sender) => {
+                    sender.begin(self.context().device().ifindex());
+                    state.transport.transmit(now, &mut surroundings, &mut *sender);
+                    sender.flush();
+                }
+                None => state.transport.transmit(now, &mut surroundings, &mut Nowhere::default()),
+            }
+        }
+        self.set_timer(state);
+    }
+
+    fn set_timer(&self, state: &mut State) {
+        let Some(deadline) = state.transport.next_deadline() else { return };
+        if state.timer.is_none_or(|known| deadline < known) {
+            state.timer = Some(deadline);
+            self.host().add_timer(deadline, self.qpn);
+        }
+    }
+
+    /// The timer set for `deadline` is due.
+    pub(crate) fn timer(&self, deadline: Instant, now: Instant) {
+        let mut state = self.state.lock();
+        if state.gone || state.timer != Some(deadline) {
+            return;
+        }
+        state.timer = None;
+        if state.transport.next_deadline().is_some_and(|d| d <= now) {
+            let mut surroundings = Surroundings::of(self);
+            state.transport.handle_timeout(now, &mut surroundings);
+        }
+        self.pump(&mut state, now);
+    }
+
+    /// Takes a packet whose ICRC was right.
+    pub(crate) fn handle_packet(
+        &self,
+        packet: &Packet<'_>,
+        path: &Path,
+        udp_len: u16,
+        now: Instant,
+    ) {
+        let mut state = self.state.lock();
+        if !state.gone {
+            let mut surroundings = Surroundings::of(self);
+            state.transport.handle_packet(packet, path, udp_len, now, &mut surroundings);
+        }
+    }
+
+    /// After the packets of a batch: sends what they call for, except acknowledgements where `defer` is set.
+    pub(crate) fn settle(&self, defer: bool, now: Instant) -> Left {
+        let mut state = self.state.lock();
+        if defer && !state.gone && state.transport.output() == Output::AcksOnly {
+            self.set_timer(&mut state);
+            return Left::Acks;
+        }
+        self.pump(&mut state, now);
+        Left::Nothing
+    }
+
+    /// Destroys it, in whatever state (ibv_destroy_qp(3)): what is posted is dropped, its completions with it, and
+    /// its number rests. Waits for unacknowledged events.
+    pub fn destroy(&self) -> Result<(), Error> {
+        self.identity.retire()?;
+        let host = self.host();
+        host.qps.write().remove(self.qpn, host.now());
+        self.state.lock().gone = true;
+        self.send_cq.purge(self.qpn);
+        self.recv_cq.purge(self.qpn);
+        for users in [&self.pd.users, &self.send_cq.users, &self.recv_cq.users] {
+            object::give_back(users);
+        }
+        if let Some(srq) = &self.srq {
+            object::give_back(&srq.users);
+        }
+        self.context().events.forget(self);
+        self.events.wait();
+        Ok(())
+    }
+}
+
+object::accessors!(Qp);
+
+/// Send requests that go out together.
+#[derive(Debug)]
+pub struct PostGuard<'a> {
+    qp: &'a Qp,
+    state: MutexGuard<'a, State>,
+}
+
+impl PostGuard<'_> {
+    /// Posts one more.
+    pub fn push(&mut self, wr: &SendWr, data: Payload<'_>) -> Result<(), PostError> {
+        if self.state.gone {
+            return Err(PostError::State(QpState::Reset));
+        }
+        self.state.transport.post_send(wr, data)
+    }
+}
+
+impl Drop for PostGuard<'_> {
+    fn drop(&mut self) {
+        let now = self.qp.host().now();
+        self.qp.pump(&mut self.state, now);
+    }
+}
+
+/// The sink of a device without a wire: what it sends is lost.
+#[derive(Debug, Default)]
+struct Nowhere(Vec<u8>);
+
+impl ironverbs_transport::device::Sink for Nowhere {
+    fn reserve(&mut self, _: &Path, _: u32, len: usize) -> Option<&mut [u8]> {
+        self.0.resize(len, 0);
+        Some(&mut self.0)
+    }
+
+    fn commit(&mut self) {}
+}
+
+/// The capabilities of a new QP: what was asked for, if the device can.
+fn grant(init: &QpInit) -> Result<QpCap, Error> {
+    let mut cap = init.cap;
+    if init.srq.is_some() {
+        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+    }
+    let asked = [
+        ("max_send_wr", cap.max_send_wr, limits::WR),
+        ("max_recv_wr", cap.max_recv_wr, limits::WR),
+        ("max_send_sge", cap.max_send_sge, limits::SGE),
+        ("max_recv_sge", cap.max_recv_sge, limits::SGE),
+        ("max_inline_data", cap.max_inline_data, limits::INLINE),
+    ];
+    for (what, asked, max) in asked {
+        if asked > max {
+            return Err(Error::Limit { what, asked: asked.into(), max: max.into() });
+        }
+    }
+    Ok(cap)
+}

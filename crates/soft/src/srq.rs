@@ -1,0 +1,228 @@
+//! Shared receive queues.
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Weak};
+
+use ironverbs_transport::device::RecvWqe;
+use ironverbs_transport::qp::PostError;
+use ironverbs_transport::verbs::Sge;
+use parking_lot::Mutex;
+
+use crate::context::limits;
+use crate::event::{AsyncEvent, EventCount, EventKind, EventSource};
+use crate::object::{self, Identity};
+use crate::{Context, Error, Pd, SrqInit};
+
+/// What an SRQ holds (`struct ibv_srq_attr`).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct SrqAttr {
+    /// Receives it holds at most.
+    pub max_wr: u32,
+    /// Elements of a receive's list.
+    pub max_sge: u32,
+    /// The limit event fires when fewer receives are left; 0 when disarmed.
+    pub limit: u32,
+}
+
+/// A ring of receive requests.
+#[derive(Debug)]
+struct Ring {
+    wqes: Box<[Wqe]>,
+    sges: Box<[Sge]>,
+    max_sge: usize,
+    head: usize,
+    len: usize,
+    limit: usize,
+}
+
+#[derive(Copy, Clone, Debug, Default)]
+struct Wqe {
+    wr_id: u64,
+    sges: usize,
+}
+
+impl Ring {
+    fn new(max_wr: usize, max_sge: usize) -> Ring {
+        Ring {
+            wqes: vec![Wqe::default(); max_wr].into(),
+            sges: vec![Sge::default(); max_wr * max_sge].into(),
+            max_sge,
+            head: 0,
+            len: 0,
+            limit: 0,
+        }
+    }
+
+    fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        if sges.len() > self.max_sge {
+            return Err(PostError::TooManySges { asked: sges.len(), max: self.max_sge as u32 });
+        }
+        if self.len == self.wqes.len() {
+            return Err(PostError::QueueFull { max: self.len as u32 });
+        }
+        let slot = (self.head + self.len) % self.wqes.len();
+        self.wqes[slot] = Wqe { wr_id, sges: sges.len() };
+        let first = slot * self.max_sge;
+        self.sges[first..first + sges.len()].copy_from_slice(sges);
+        self.len += 1;
+        Ok(())
+    }
+
+    fn pop(&mut self, into: &mut RecvWqe) -> bool {
+        if self.len == 0 {
+            return false;
+        }
+        let wqe = self.wqes[self.head];
+        let first = self.head * self.max_sge;
+        into.wr_id = wqe.wr_id;
+        into.sges.clear();
+        into.sges.extend_from_slice(&self.sges[first..first + wqe.sges]);
+        self.head = (self.head + 1) % self.wqes.len();
+        self.len -= 1;
+        true
+    }
+
+    fn resized(&mut self, max_wr: usize) -> Ring {
+        let mut ring = Ring::new(max_wr, self.max_sge);
+        ring.limit = self.limit;
+        let mut wqe = RecvWqe::default();
+        while self.pop(&mut wqe) {
+            // There is room: the caller checked that `max_wr` holds what is posted.
+            let _ = ring.push(wqe.wr_id, &wqe.sges);
+        }
+        ring
+    }
+}
+
+/// A shared receive queue (ibv_create_srq(3)).
+#[derive(Debug)]
+pub struct Srq {
+    pub(crate) identity: Identity,
+    pub(crate) users: AtomicUsize,
+    pub(crate) events: EventCount,
+    me: Weak<Srq>,
+    pd: Arc<Pd>,
+    ring: Mutex<Ring>,
+}
+
+impl Srq {
+    pub(crate) fn new(pd: &Arc<Pd>, init: SrqInit) -> Result<Arc<Srq>, Error> {
+        check_wr(init.max_wr)?;
+        if init.max_sge > limits::SGE {
+            return Err(Error::Limit {
+                what: "max_sge",
+                asked: init.max_sge.into(),
+                max: limits::SGE.into(),
+            });
+        }
+        object::take(&pd.users);
+        let ring = Ring::new(init.max_wr as usize, init.max_sge.max(1) as usize);
+        Ok(Arc::new_cyclic(|me| Srq {
+            identity: pd.host().identity("shared receive queue"),
+            users: AtomicUsize::new(0),
+            events: EventCount::default(),
+            me: me.clone(),
+            pd: pd.clone(),
+            ring: Mutex::new(ring),
+        }))
+    }
+
+    /// Posts a receive (ibv_post_srq_recv(3)).
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        self.ring.lock().push(wr_id, sges)
+    }
+
+    /// Takes the next receive for a message; raises the limit event when fewer than the limit are left.
+    pub(crate) fn take(&self, into: &mut RecvWqe) -> bool {
+        let mut ring = self.ring.lock();
+        if !ring.pop(into) {
+            return false;
+        }
+        if ring.len < ring.limit {
+            ring.limit = 0;
+            if let Some(me) = self.me.upgrade() {
+                let source = EventSource::Srq(me);
+                self.context().events.push(AsyncEvent { kind: EventKind::SrqLimitReached, source });
+            }
+        }
+        true
+    }
+
+    /// Resizes the queue, arms the limit, or both (ibv_modify_srq(3)). On an error nothing has changed.
+    pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Error> {
+        self.identity.check()?;
+        let mut ring = self.ring.lock();
+        if let Some(max_wr) = max_wr {
+            check_wr(max_wr)?;
+            if (max_wr as usize) < ring.len {
+                return Err(Error::Invalid {
+                    what: "max_wr",
+                    value: max_wr.into(),
+                    why: "more receives than that are posted",
+                });
+            }
+        }
+        let capacity = max_wr.map_or(ring.wqes.len(), |n| n as usize);
+        if let Some(limit) = limit
+            && limit as usize > capacity
+        {
+            return Err(Error::Limit {
+                what: "srq_limit",
+                asked: limit.into(),
+                max: capacity as u64,
+            });
+        }
+        if max_wr.is_some() && capacity != ring.wqes.len() {
+            *ring = ring.resized(capacity);
+        }
+        if let Some(limit) = limit {
+            ring.limit = limit as usize;
+        }
+        Ok(())
+    }
+
+    /// Its attributes (ibv_query_srq(3)).
+    pub fn query(&self) -> SrqAttr {
+        let ring = self.ring.lock();
+        SrqAttr {
+            max_wr: ring.wqes.len() as u32,
+            max_sge: ring.max_sge as u32,
+            limit: ring.limit as u32,
+        }
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// The context it belongs to.
+    pub fn context(&self) -> &Arc<Context> {
+        self.pd.context()
+    }
+
+    /// Destroys it; Busy while a QP uses it; waits for unacknowledged events (ibv_destroy_srq(3)).
+    pub fn destroy(&self) -> Result<(), Error> {
+        self.identity.retire_unless_used(&self.users)?;
+        self.context().events.forget(self);
+        object::give_back(&self.pd.users);
+        self.events.wait();
+        Ok(())
+    }
+}
+
+object::accessors!(Srq);
+
+fn check_wr(max_wr: u32) -> Result<(), Error> {
+    match max_wr {
+        0 => Err(Error::Invalid {
+            what: "max_wr",
+            value: 0,
+            why: "a queue holds at least one request",
+        }),
+        n if n > limits::WR => {
+            Err(Error::Limit { what: "max_wr", asked: n.into(), max: limits::WR.into() })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,88 @@
+//! The device as one queue pair sees it during a call.
+
+use ironverbs_transport::device::{self, Atomic, QpEvent, Queue, RecvWqe};
+use ironverbs_transport::verbs::{Access, Fault, Sge, Wc};
+use parking_lot::RwLockReadGuard;
+
+use crate::Qp;
+use crate::event::{AsyncEvent, EventSource};
+use crate::memory::Regions;
+
+/// Holds the table of regions for the length of a call: nothing is deregistered meanwhile.
+pub(crate) struct Surroundings<'a> {
+    qp: &'a Qp,
+    regions: RwLockReadGuard<'a, Regions>,
+    pd: u32,
+}
+
+impl<'a> Surroundings<'a> {
+    pub(crate) fn of(qp: &'a Qp) -> Surroundings<'a> {
+        Surroundings { qp, regions: qp.host().regions.read(), pd: qp.pd().handle() }
+    }
+
+    /// The QP's own rights come before the region's (IBA 9.7.4.1.4).
+    fn granted(&self, need: Access) -> Result<(), Fault> {
+        if self.qp.remote_access().contains(need) { Ok(()) } else { Err(Fault::Access) }
+    }
+}
+
+impl device::Device for Surroundings<'_> {
+    fn check_local(&mut self, sge: &Sge, write: bool) -> Result<(), Fault> {
+        if sge.len == 0 {
+            return Ok(());
+        }
+        self.regions.check_local(self.pd, sge.lkey, sge.addr, sge.len.into(), write)
+    }
+
+    fn gather(&mut self, sge: &Sge, offset: u32, dst: &mut [u8]) -> Result<(), Fault> {
+        let va = sge.addr.wrapping_add(offset.into());
+        self.regions.gather(self.pd, sge.lkey, va, dst)
+    }
+
+    fn scatter(&mut self, sge: &Sge, offset: u32, src: &[u8]) -> Result<(), Fault> {
+        let va = sge.addr.wrapping_add(offset.into());
+        self.regions.scatter(self.pd, sge.lkey, va, src)
+    }
+
+    fn check_remote(&mut self, rkey: u32, va: u64, len: u64, need: Access) -> Result<(), Fault> {
+        self.granted(need)?;
+        self.regions.check_remote(self.pd, rkey, va, len, need)
+    }
+
+    fn read_remote(&mut self, rkey: u32, va: u64, dst: &mut [u8]) -> Result<(), Fault> {
+        self.granted(Access::REMOTE_READ)?;
+        self.regions.read_remote(self.pd, rkey, va, dst)
+    }
+
+    fn write_remote(&mut self, rkey: u32, va: u64, src: &[u8]) -> Result<(), Fault> {
+        self.granted(Access::REMOTE_WRITE)?;
+        self.regions.write_remote(self.pd, rkey, va, src)
+    }
+
+    fn atomic(&mut self, rkey: u32, va: u64, op: Atomic) -> Result<u64, Fault> {
+        self.granted(Access::REMOTE_ATOMIC)?;
+        self.regions.atomic(self.pd, rkey, va, op)
+    }
+
+    fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
+        self.regions.invalidate(self.pd, rkey)
+    }
+
+    fn srq_take(&mut self, wqe: &mut RecvWqe) -> bool {
+        self.qp.srq().is_some_and(|srq| srq.take(wqe))
+    }
+
+    fn complete(&mut self, queue: Queue, wc: Wc) {
+        match queue {
+            Queue::Send => self.qp.send_cq().complete(wc),
+            Queue::Recv => self.qp.recv_cq().complete(wc),
+        }
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        if let Some(qp) = self.qp.me() {
+            let event = AsyncEvent { kind: event.into(), source: EventSource::Qp(qp) };
+            self.qp.context().events.push(event);
+        }
+    }
+}
