@@ -161,29 +161,50 @@ bitflags! {
 
     /// Which attributes a modify names (`enum ibv_qp_attr_mask`).
     #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Default)]
-    #[allow(missing_docs)]
     pub struct AttrMask: u32 {
+        /// State.
         const STATE = 1;
+        /// State the caller believes in.
         const CUR_STATE = 1 << 1;
+        /// Event when the send queue has drained.
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
+        /// Remote operations allowed.
         const ACCESS_FLAGS = 1 << 3;
+        /// P_Key index.
         const PKEY_INDEX = 1 << 4;
+        /// Port.
         const PORT = 1 << 5;
+        /// Q_Key.
         const QKEY = 1 << 6;
+        /// Primary address vector.
         const AV = 1 << 7;
+        /// Path MTU.
         const PATH_MTU = 1 << 8;
+        /// Local ACK timeout.
         const TIMEOUT = 1 << 9;
+        /// Retries.
         const RETRY_CNT = 1 << 10;
+        /// RNR retries.
         const RNR_RETRY = 1 << 11;
+        /// First PSN expected.
         const RQ_PSN = 1 << 12;
+        /// READs and atomics outstanding as requester.
         const MAX_QP_RD_ATOMIC = 1 << 13;
+        /// Alternate path.
         const ALT_PATH = 1 << 14;
+        /// RNR timer.
         const MIN_RNR_TIMER = 1 << 15;
+        /// First PSN sent.
         const SQ_PSN = 1 << 16;
+        /// READs and atomics held as responder.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
+        /// Path migration state.
         const PATH_MIG_STATE = 1 << 18;
+        /// Capabilities.
         const CAP = 1 << 19;
+        /// Destination QPN.
         const DEST_QPN = 1 << 20;
+        /// Rate limit.
         const RATE_LIMIT = 1 << 25;
     }
 }

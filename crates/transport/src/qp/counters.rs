@@ -29,8 +29,8 @@ pub struct Counters {
     pub seq_naks_sent: u64,
     /// PSN sequence NAKs received.
     pub seq_naks_received: u64,
-    /// READ responses found missing and asked for again.
-    pub implied_naks: u64,
+    /// Times the requester went back because a packet or a response was found missing.
+    pub recoveries: u64,
     /// Request packets that had been received before.
     pub duplicates: u64,
     /// Packets dropped.

@@ -7,12 +7,14 @@
 mod acks;
 mod completion;
 mod counters;
+mod emit;
 mod error;
 mod message;
 mod modify;
 mod post;
 mod recv_queue;
 mod requester;
+mod requests;
 mod responder;
 mod responses;
 mod send_queue;

@@ -1,42 +1,376 @@
-//! The responder.
-use super::Qp;
-use crate::device::{Device, Sink};
-use ironverbs_wire::{Packet, Path};
+//! The responder of RC and UC: requests as they arrive (IBA 9.7.4, 9.8.3).
 
+use std::collections::VecDeque;
+
+use ironverbs_wire::{NakCode, Op, Packet, Syndrome};
+
+use super::Qp;
+use super::message::{Message, Refusal};
+use super::requester::MAX_MESSAGE;
+use super::seq::Seq;
+use crate::device::{Atomic, Device, QpEvent};
+use crate::verbs::{Access, Fault, QpState, QpType, WcStatus};
+
+/// What the responder knows of its peer's requests.
 #[derive(Debug, Default)]
-pub(super) struct Responder {}
-impl Responder {
-    pub(super) fn new(_psn: u32, _resources: u8) -> Responder {
-        Responder {}
-    }
-    pub(super) fn forget(&mut self) {}
+pub(super) struct Responder {
+    /// PSN of the next request.
+    pub(super) expected: Seq,
+    /// Messages completed (IBA 9.7.7.1), 24 bits on the wire.
+    pub(super) msn: u32,
+    pub(super) message: Message,
+    /// The last request to be acknowledged that is not yet.
+    pub(super) ack: Option<Seq>,
+    /// To be sent after the responses to what came before.
+    pub(super) nak: Option<Nak>,
+    /// The request that ended the connection. A repetition of it is refused again, since the NAK
+    /// may have been lost.
+    pub(super) refused: Option<Nak>,
+    /// The gap before, or the want of a receive for, the expected packet has been told: IBA
+    /// 9.7.5.2.8 has one NAK until it arrives.
+    nak_told: bool,
+    /// READs and atomics, the last `limit` of them.
+    pub(super) resources: VecDeque<Resource>,
+    limit: usize,
+    /// A packet has arrived.
+    established: bool,
 }
+
+/// A NAK of the packet `seq`.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Nak {
+    pub(super) seq: Seq,
+    pub(super) syndrome: Syndrome,
+}
+
+/// A READ or atomic, kept so that it can be answered again (IBA 9.7.4.1.3, 9.7.5.1.3).
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Resource {
+    pub(super) answer: Answer,
+    /// PSN of the request, and how many its responses take.
+    pub(super) first: Seq,
+    packets: u32,
+    /// MSN at its arrival.
+    pub(super) msn: u32,
+    /// What is being sent: from `start` on, `next` is next, `end` not any more.
+    pub(super) start: Seq,
+    pub(super) next: Seq,
+    pub(super) end: Seq,
+    /// Bytes of the message up to which it is sent.
+    pub(super) end_offset: u64,
+    /// All of it has been sent once.
+    pub(super) answered: bool,
+}
+
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Answer {
+    Read { va: u64, rkey: u32, len: u32 },
+    Atomic { value: u64 },
+}
+
+impl Resource {
+    fn new(answer: Answer, first: Seq, packets: u32, msn: u32) -> Resource {
+        let end_offset = match answer {
+            Answer::Read { len, .. } => len.into(),
+            Answer::Atomic { .. } => 0,
+        };
+        Resource {
+            answer,
+            first,
+            packets,
+            msn,
+            start: first,
+            next: first,
+            end: first.plus(packets),
+            end_offset,
+            answered: false,
+        }
+    }
+
+    pub(super) fn is_pending(&self) -> bool {
+        self.next < self.end
+    }
+
+    fn contains(&self, seq: Seq) -> bool {
+        self.first <= seq && seq < self.first.plus(self.packets)
+    }
+}
+
+impl Responder {
+    pub(super) fn new(psn: u32, limit: u8) -> Responder {
+        Responder { expected: Seq::start(psn), limit: limit.into(), ..Responder::default() }
+    }
+
+    /// Drops what it owes.
+    pub(super) fn forget(&mut self) {
+        *self = Responder { expected: self.expected, limit: self.limit, ..Responder::default() };
+    }
+
+    fn message_done(&mut self) {
+        self.msn = self.msn.wrapping_add(1);
+    }
+}
+
 impl Qp {
-    pub(super) fn transmit_responses<D: Device + ?Sized, S: Sink + ?Sized>(
+    pub(super) fn handle_request<D: Device + ?Sized>(&mut self, packet: &Packet<'_>, dev: &mut D) {
+        let seq = self.responder.expected.near(packet.bth.psn);
+        if self.attr.state == QpState::Err && self.responder.refused.is_some() {
+            return self.refuse_again(seq, packet);
+        }
+        if !self.receives_requests() {
+            self.counters.dropped.state += 1;
+            return;
+        }
+        self.counters.rx_packets += 1;
+        self.counters.rx_bytes += packet.payload.len() as u64;
+        if self.attr.state == QpState::Rtr && !self.responder.established {
+            self.responder.established = true;
+            dev.event(QpEvent::CommunicationEstablished);
+        }
+        if self.config.qp_type == QpType::Uc {
+            return self.handle_unreliable(seq, packet, dev);
+        }
+        if seq < self.responder.expected {
+            self.handle_duplicate(seq, packet);
+        } else if seq > self.responder.expected {
+            self.counters.dropped.sequence += 1;
+            if !self.responder.nak_told {
+                self.counters.seq_naks_sent += 1;
+                self.nak(Syndrome::Nak(NakCode::PsnSequence));
+            }
+        } else {
+            self.responder.nak_told = false;
+            self.responder.nak = None;
+            match self.carry_out(packet, dev) {
+                Ok(()) if packet.bth.ack_req => self.acknowledge_all(),
+                Ok(()) => {}
+                Err(refusal) => self.refuse(refusal, dev),
+            }
+        }
+    }
+
+    /// Carries out the request that is next.
+    fn carry_out<D: Device + ?Sized>(
         &mut self,
-        _dev: &mut D,
-        _sink: &mut S,
-    ) -> bool {
+        packet: &Packet<'_>,
+        dev: &mut D,
+    ) -> Result<(), Refusal> {
+        let packets = match packet.op {
+            Op::ReadRequest => self.accept_read(packet, dev)?,
+            Op::CompareSwap | Op::FetchAdd => self.accept_atomic(packet, dev)?,
+            _ => {
+                if self.place(packet, dev)? {
+                    self.responder.message_done();
+                    self.counters.rx_messages += 1;
+                }
+                1
+            }
+        };
+        self.responder.expected = self.responder.expected.plus(packets);
+        Ok(())
+    }
+
+    fn accept_read<D: Device + ?Sized>(
+        &mut self,
+        packet: &Packet<'_>,
+        dev: &mut D,
+    ) -> Result<u32, Refusal> {
+        let reth = packet.reth.ok_or(Refusal::Invalid)?;
+        self.make_room(packet.op)?;
+        self.check_reth(Access::REMOTE_READ, reth.rkey, reth.va, reth.len, dev)?;
+        let packets = self.packets(reth.len.into());
+        self.keep(Answer::Read { va: reth.va, rkey: reth.rkey, len: reth.len }, packets);
+        Ok(packets)
+    }
+
+    fn accept_atomic<D: Device + ?Sized>(
+        &mut self,
+        packet: &Packet<'_>,
+        dev: &mut D,
+    ) -> Result<u32, Refusal> {
+        let eth = packet.atomic.ok_or(Refusal::Invalid)?;
+        self.make_room(packet.op)?;
+        if !self.attr.access.contains(Access::REMOTE_ATOMIC) {
+            return Err(Refusal::Invalid);
+        }
+        let op = match packet.op {
+            Op::CompareSwap => Atomic::CompareSwap { compare: eth.compare, swap: eth.swap_add },
+            _ => Atomic::FetchAdd { add: eth.swap_add },
+        };
+        let value = dev.atomic(eth.rkey, eth.va, op).map_err(|fault| match fault {
+            // IBA 9.4.5: an address that is no multiple of 8 is an invalid request.
+            Fault::Alignment => Refusal::Invalid,
+            _ => Refusal::Access,
+        })?;
+        self.keep(Answer::Atomic { value }, 1);
+        Ok(1)
+    }
+
+    /// Makes room for one more READ or atomic. A requester that has more of them outstanding than
+    /// agreed is refused (IBA 9.7.4.1.4); one that was answered may be forgotten, for it asks for
+    /// no more while it has not had all answers.
+    fn make_room(&mut self, op: Op) -> Result<(), Refusal> {
+        let responder = &mut self.responder;
+        if !responder.message.admits(op) || responder.limit == 0 {
+            return Err(Refusal::Invalid);
+        }
+        if responder.resources.len() >= responder.limit {
+            match responder.resources.front() {
+                Some(oldest) if oldest.answered => responder.resources.pop_front(),
+                _ => return Err(Refusal::Invalid),
+            };
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, answer: Answer, packets: u32) {
+        let responder = &mut self.responder;
+        responder.message_done();
+        self.counters.rx_messages += 1;
+        let first = responder.expected;
+        responder.resources.push_back(Resource::new(answer, first, packets, responder.msn));
+    }
+
+    /// A request from before (IBA 9.7.5.1.3): nothing is carried out twice.
+    fn handle_duplicate(&mut self, seq: Seq, packet: &Packet<'_>) {
+        self.counters.duplicates += 1;
+        if matches!(packet.op, Op::ReadRequest | Op::CompareSwap | Op::FetchAdd) {
+            if !self.answer_again(seq, packet) {
+                self.counters.dropped.stale += 1;
+            }
+        } else {
+            self.acknowledge_all();
+        }
+    }
+
+    /// Answers a READ, or the part of it that is asked for, or an atomic again. False if it is not
+    /// one that was kept.
+    fn answer_again(&mut self, seq: Seq, packet: &Packet<'_>) -> bool {
+        let mtu = self.mtu.bytes() as u64;
+        let reth = packet.reth;
+        let packets = reth.map_or(1, |reth| self.packets(reth.len.into()));
+        let Some(resource) = self.responder.resources.iter_mut().find(|kept| kept.contains(seq))
+        else {
+            return false;
+        };
+        let end_offset = match (resource.answer, reth) {
+            (Answer::Read { va, rkey, len }, Some(reth)) => {
+                let offset = u64::from(seq.since(resource.first)) * mtu;
+                let same = reth.rkey == rkey || len == 0;
+                if !same
+                    || reth.va != va.wrapping_add(offset)
+                    || u64::from(reth.len) > MAX_MESSAGE
+                    || offset + u64::from(reth.len) > len.into()
+                {
+                    return false;
+                }
+                offset + u64::from(reth.len)
+            }
+            (Answer::Atomic { .. }, None) => 0,
+            _ => return false,
+        };
+        if resource.answered {
+            resource.start = seq;
+            resource.next = seq;
+            resource.end = seq.plus(packets);
+            resource.end_offset = end_offset;
+        } else if seq < resource.next {
+            // Still at it: from there on once more, to the end.
+            resource.start = seq;
+            resource.next = seq;
+        }
         true
     }
-    pub(super) fn owes_response(&self) -> bool {
-        false
+
+    /// Refuses what is next.
+    fn refuse<D: Device + ?Sized>(&mut self, refusal: Refusal, dev: &mut D) {
+        let code = match refusal {
+            Refusal::NotReady => {
+                self.counters.rnr_naks_sent += 1;
+                return self.nak(Syndrome::Rnr { timer: self.attr.min_rnr_timer });
+            }
+            Refusal::Invalid | Refusal::TooLong => NakCode::InvalidRequest,
+            Refusal::Access | Refusal::Invalidate => NakCode::RemoteAccess,
+            Refusal::Local(_) => NakCode::RemoteOperational,
+        };
+        self.nak(Syndrome::Nak(code));
+        self.break_off(refusal, dev);
     }
-    pub(super) fn owes_ack(&self) -> bool {
-        false
+
+    /// Ends the connection at the responder's side with the NAK that is due (IBA 9.9.3): an error
+    /// that no completion tells of is told by an event.
+    pub(super) fn break_off<D: Device + ?Sized>(&mut self, refusal: Refusal, dev: &mut D) {
+        self.responder.refused = self.responder.nak;
+        self.responder.message = Message::None;
+        match (Self::receive_error(refusal), refusal) {
+            (Some((status, why)), _) => self.fail_receive(status, why, dev),
+            (None, Refusal::Access) => dev.event(QpEvent::AccessError),
+            (None, _) => dev.event(QpEvent::RequestError),
+        }
+        self.enter_error(dev);
     }
-    pub(super) fn handle_request<D: Device + ?Sized>(
+
+    /// A requester that did not get the NAK asks again; what came before it can still be had.
+    fn refuse_again(&mut self, seq: Seq, packet: &Packet<'_>) {
+        self.counters.duplicates += 1;
+        if self.responder.refused.is_some_and(|nak| seq < nak.seq) {
+            self.answer_again(seq, packet);
+        }
+        self.responder.nak = self.responder.refused;
+    }
+
+    fn nak(&mut self, syndrome: Syndrome) {
+        let responder = &mut self.responder;
+        responder.nak = Some(Nak { seq: responder.expected, syndrome });
+        responder.nak_told = true;
+    }
+
+    /// Acknowledges all there is: one acknowledgement will do for several requests.
+    fn acknowledge_all(&mut self) {
+        self.responder.ack = Some(self.responder.expected.previous());
+    }
+
+    /// A packet of an unreliable connection. After a gap the message in progress is gone, its
+    /// receive serves the next one (IBA 9.8.3.1.1).
+    fn handle_unreliable<D: Device + ?Sized>(
         &mut self,
-        _packet: &Packet<'_>,
-        _dev: &mut D,
+        seq: Seq,
+        packet: &Packet<'_>,
+        dev: &mut D,
     ) {
+        let starts = packet.op.is_first() || packet.op.is_only();
+        if seq != self.responder.expected {
+            self.counters.dropped.sequence += u64::from(!starts);
+            self.drop_message();
+        } else if starts {
+            self.drop_message();
+        }
+        self.responder.expected = seq.plus(1);
+        if !self.responder.message.admits(packet.op) {
+            // The rest of a message whose beginning is lost, or was dropped.
+            self.counters.dropped.message += 1;
+            self.drop_message();
+            return;
+        }
+        match self.place(packet, dev) {
+            Ok(ends) => self.counters.rx_messages += u64::from(ends),
+            Err(refusal) => {
+                self.counters.dropped.message += 1;
+                self.drop_message();
+                match (refusal, Self::receive_error(refusal)) {
+                    (Refusal::NotReady, _) => self.counters.dropped.no_receive += 1,
+                    (_, Some((status @ WcStatus::LocProtErr, why))) => {
+                        // IBA 9.9.3: an error on this side ends the QP on any service.
+                        self.fail_receive(status, why, dev);
+                        self.enter_error(dev);
+                    }
+                    _ => {}
+                }
+            }
+        }
     }
-    pub(super) fn receive_datagram<D: Device + ?Sized>(
-        &mut self,
-        _packet: &Packet<'_>,
-        _path: &Path,
-        _udp_len: u16,
-        _dev: &mut D,
-    ) {
+
+    fn drop_message(&mut self) {
+        self.responder.message = Message::None;
     }
 }

@@ -1,1 +1,134 @@
-//! Being written.
+//! What a responder sends: READ data, atomic results, acknowledgements (IBA 9.7.5).
+
+use ironverbs_wire::{Aeth, Bth, NakCode, Op, Packet, Syndrome};
+
+use super::message::Refusal;
+use super::responder::{Answer, Nak, Resource};
+use super::seq::Seq;
+use super::{Qp, emit};
+use crate::device::{Device, Sink};
+
+/// An acknowledgement without credits: receives are not counted for the peer (IBA 9.7.7.2).
+const ACK: Syndrome = Syndrome::Ack { credits: 31 };
+
+impl Qp {
+    /// Whether there is more to send than acknowledgements.
+    pub(super) fn owes_response(&self) -> bool {
+        self.responder.nak.is_some() || self.responder.resources.iter().any(Resource::is_pending)
+    }
+
+    /// Whether an acknowledgement is due.
+    pub(super) fn owes_ack(&self) -> bool {
+        self.responder.ack.is_some()
+    }
+
+    /// Sends what is owed, in PSN order, so that an acknowledgement never overtakes the data of a
+    /// READ before it. False if the sink is full.
+    pub(super) fn transmit_responses<D: Device + ?Sized, S: Sink + ?Sized>(
+        &mut self,
+        dev: &mut D,
+        sink: &mut S,
+    ) -> bool {
+        while let Some(at) = self.responder.resources.iter().position(Resource::is_pending) {
+            let resource = self.responder.resources[at];
+            let sent = match resource.answer {
+                Answer::Read { va, rkey, .. } => self.send_read(&resource, va, rkey, dev, sink),
+                Answer::Atomic { value } => self.send_atomic(&resource, value, sink),
+            };
+            match sent {
+                Ok(true) => self.mark_sent(at),
+                Ok(false) => return false,
+                Err(refusal) => {
+                    // The region was deregistered meanwhile: the rest of the READ is refused.
+                    self.responder.resources.truncate(at);
+                    let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
+                    self.responder.nak = Some(Nak { seq: resource.next, syndrome });
+                    self.break_off(refusal, dev);
+                }
+            }
+        }
+        if let Some(nak) = self.responder.nak {
+            if !self.send_ack(nak.seq, nak.syndrome, sink) {
+                return false;
+            }
+            // It acknowledges what is before it.
+            self.responder.nak = None;
+            self.responder.ack = None;
+        }
+        if let Some(seq) = self.responder.ack {
+            if !self.send_ack(seq, ACK, sink) {
+                return false;
+            }
+            self.responder.ack = None;
+        }
+        true
+    }
+
+    fn mark_sent(&mut self, at: usize) {
+        let responder = &mut self.responder;
+        let Some(resource) = responder.resources.get_mut(at) else { return };
+        let sent = resource.next;
+        resource.next = sent.plus(1);
+        resource.answered |= !resource.is_pending();
+        // A response acknowledges all up to itself.
+        responder.ack = responder.ack.filter(|&ack| ack > sent);
+    }
+
+    fn send_read<D: Device + ?Sized, S: Sink + ?Sized>(
+        &mut self,
+        resource: &Resource,
+        va: u64,
+        rkey: u32,
+        dev: &mut D,
+        sink: &mut S,
+    ) -> Result<bool, Refusal> {
+        let mtu = self.mtu.bytes() as u64;
+        let seq = resource.next;
+        let offset = u64::from(seq.since(resource.first)) * mtu;
+        let len = resource.end_offset.saturating_sub(offset).min(mtu) as usize;
+        let op = emit::response_op(seq == resource.start, seq.plus(1) == resource.end);
+        let header = self.response(seq, op, ACK, resource.msn);
+        let Some(room) = emit::begin(sink, &self.path, header, len) else { return Ok(false) };
+        if !room.is_empty() {
+            dev.read_remote(rkey, va.wrapping_add(offset), room).map_err(|_| Refusal::Access)?;
+        }
+        sink.commit();
+        self.counters.tx_packets += 1;
+        self.counters.tx_bytes += len as u64;
+        Ok(true)
+    }
+
+    fn send_atomic<S: Sink + ?Sized>(
+        &mut self,
+        resource: &Resource,
+        value: u64,
+        sink: &mut S,
+    ) -> Result<bool, Refusal> {
+        let mut header = self.response(resource.next, Op::AtomicAck, ACK, resource.msn);
+        header.atomic_ack = Some(value);
+        Ok(self.send_bare(header, sink))
+    }
+
+    fn send_ack<S: Sink + ?Sized>(&mut self, seq: Seq, syndrome: Syndrome, sink: &mut S) -> bool {
+        let header = self.response(seq, Op::Ack, syndrome, self.responder.msn);
+        self.send_bare(header, sink)
+    }
+
+    fn send_bare<S: Sink + ?Sized>(&mut self, header: Packet<'_>, sink: &mut S) -> bool {
+        let sent = emit::begin(sink, &self.path, header, 0).is_some();
+        if sent {
+            sink.commit();
+            self.counters.tx_packets += 1;
+        }
+        sent
+    }
+
+    fn response(&self, seq: Seq, op: Op, syndrome: Syndrome, msn: u32) -> Packet<'static> {
+        let bth =
+            Bth { pkey: self.pkey, dest_qpn: self.attr.dest_qpn, psn: seq.psn(), ..Bth::default() };
+        let mut header = emit::header(self.service(), op, bth);
+        header.aeth =
+            op.has_aeth().then_some(Aeth { syndrome: syndrome.to_u8(), msn: msn & 0xff_ffff });
+        header
+    }
+}

@@ -1,0 +1,183 @@
+//! A device of plain memory that records what it is told.
+
+use std::collections::VecDeque;
+
+use ironverbs_transport::device::{Atomic, Device, QpEvent, Queue, RecvWqe};
+use ironverbs_transport::verbs::{Access, Fault, Sge, Wc};
+
+/// A registered region. Its lkey is `key`, its rkey [`Region::rkey`].
+#[derive(Debug)]
+pub struct Region {
+    pub key: u32,
+    pub base: u64,
+    pub bytes: Vec<u8>,
+    pub access: Access,
+    pub rkey_valid: bool,
+    pub registered: bool,
+}
+
+impl Region {
+    pub fn rkey(&self) -> u32 {
+        self.key | 0x8000_0000
+    }
+
+    pub fn sge(&self, offset: u32, len: u32) -> Sge {
+        Sge { addr: self.base + u64::from(offset), len, lkey: self.key }
+    }
+
+    fn range(&self, addr: u64, len: usize) -> Result<std::ops::Range<usize>, Fault> {
+        let at = addr.checked_sub(self.base).ok_or(Fault::Range)? as usize;
+        let end = at.checked_add(len).ok_or(Fault::Range)?;
+        if end > self.bytes.len() {
+            return Err(Fault::Range);
+        }
+        Ok(at..end)
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Memory {
+    pub regions: Vec<Region>,
+    pub completions: VecDeque<(Queue, Wc)>,
+    pub events: Vec<QpEvent>,
+    pub srq: VecDeque<RecvWqe>,
+    /// Atomics carried out.
+    pub atomics: u64,
+}
+
+pub const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC);
+
+impl Memory {
+    /// Registers `len` zero bytes and gives the region's index.
+    pub fn register(&mut self, len: usize, access: Access) -> usize {
+        let index = self.regions.len();
+        self.regions.push(Region {
+            key: 0x100 + index as u32,
+            base: 0x1_0000_0000 * (index as u64 + 1),
+            bytes: vec![0; len],
+            access,
+            rkey_valid: true,
+            registered: true,
+        });
+        index
+    }
+
+    pub fn take(&mut self, queue: Queue) -> Option<Wc> {
+        let at = self.completions.iter().position(|(q, _)| *q == queue)?;
+        self.completions.remove(at).map(|(_, wc)| wc)
+    }
+
+    fn local(&mut self, sge: &Sge, write: bool) -> Result<&mut Region, Fault> {
+        let region = self
+            .regions
+            .iter_mut()
+            .find(|region| region.registered && region.key == sge.lkey)
+            .ok_or(Fault::Key)?;
+        region.range(sge.addr, sge.len as usize)?;
+        if write && !region.access.contains(Access::LOCAL_WRITE) {
+            return Err(Fault::Access);
+        }
+        Ok(region)
+    }
+
+    fn remote(&mut self, rkey: u32, va: u64, len: u64, need: Access) -> Result<&mut Region, Fault> {
+        let region = self
+            .regions
+            .iter_mut()
+            .find(|region| region.registered && region.rkey_valid && region.rkey() == rkey)
+            .ok_or(Fault::Key)?;
+        region.range(va, len as usize)?;
+        if !region.access.contains(need) {
+            return Err(Fault::Access);
+        }
+        Ok(region)
+    }
+}
+
+impl Device for Memory {
+    fn check_local(&mut self, sge: &Sge, write: bool) -> Result<(), Fault> {
+        self.local(sge, write).map(|_| ())
+    }
+
+    fn gather(&mut self, sge: &Sge, offset: u32, dst: &mut [u8]) -> Result<(), Fault> {
+        let region = self.local(sge, false)?;
+        let range = region.range(sge.addr + u64::from(offset), dst.len())?;
+        dst.copy_from_slice(&region.bytes[range]);
+        Ok(())
+    }
+
+    fn scatter(&mut self, sge: &Sge, offset: u32, src: &[u8]) -> Result<(), Fault> {
+        assert!(offset as usize + src.len() <= sge.len as usize, "outside the element");
+        let region = self.local(sge, true)?;
+        let range = region.range(sge.addr + u64::from(offset), src.len())?;
+        region.bytes[range].copy_from_slice(src);
+        Ok(())
+    }
+
+    fn check_remote(&mut self, rkey: u32, va: u64, len: u64, need: Access) -> Result<(), Fault> {
+        self.remote(rkey, va, len, need).map(|_| ())
+    }
+
+    fn read_remote(&mut self, rkey: u32, va: u64, dst: &mut [u8]) -> Result<(), Fault> {
+        let region = self.remote(rkey, va, dst.len() as u64, Access::REMOTE_READ)?;
+        let range = region.range(va, dst.len())?;
+        dst.copy_from_slice(&region.bytes[range]);
+        Ok(())
+    }
+
+    fn write_remote(&mut self, rkey: u32, va: u64, src: &[u8]) -> Result<(), Fault> {
+        let region = self.remote(rkey, va, src.len() as u64, Access::REMOTE_WRITE)?;
+        let range = region.range(va, src.len())?;
+        region.bytes[range].copy_from_slice(src);
+        Ok(())
+    }
+
+    fn atomic(&mut self, rkey: u32, va: u64, op: Atomic) -> Result<u64, Fault> {
+        if !va.is_multiple_of(8) {
+            return Err(Fault::Alignment);
+        }
+        let region = self.remote(rkey, va, 8, Access::REMOTE_ATOMIC)?;
+        let range = region.range(va, 8)?;
+        let place = &mut region.bytes[range];
+        let before = u64::from_ne_bytes(place.try_into().unwrap());
+        let after = match op {
+            Atomic::CompareSwap { compare, swap } if compare == before => swap,
+            Atomic::CompareSwap { .. } => before,
+            Atomic::FetchAdd { add } => before.wrapping_add(add),
+        };
+        place.copy_from_slice(&after.to_ne_bytes());
+        self.atomics += 1;
+        Ok(before)
+    }
+
+    fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
+        let region = self
+            .regions
+            .iter_mut()
+            .find(|region| region.registered && region.rkey_valid && region.rkey() == rkey)
+            .ok_or(Fault::Key)?;
+        region.rkey_valid = false;
+        Ok(())
+    }
+
+    fn srq_take(&mut self, wqe: &mut RecvWqe) -> bool {
+        match self.srq.pop_front() {
+            Some(next) => {
+                *wqe = next;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn complete(&mut self, queue: Queue, wc: Wc) {
+        self.completions.push_back((queue, wc));
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        self.events.push(event);
+    }
+}

@@ -1,0 +1,25 @@
+//! Queue pairs on a simulated network: memory, clock and packets of a test.
+#![allow(dead_code, unreachable_pub)]
+
+pub mod memory;
+pub mod net;
+pub mod pair;
+pub mod rng;
+
+use ironverbs_transport::verbs::{SendFlags, SendWr, WrOpcode};
+
+/// A signaled request that does `opcode` and nothing special.
+pub fn wr(wr_id: u64, opcode: WrOpcode) -> SendWr {
+    SendWr {
+        wr_id,
+        opcode,
+        flags: SendFlags::SIGNALED,
+        imm: [0; 4],
+        invalidate_rkey: 0,
+        remote_addr: 0,
+        rkey: 0,
+        compare_add: 0,
+        swap: 0,
+        ud: None,
+    }
+}
