@@ -14,7 +14,8 @@ pub struct Interface {
     pub name: String,
     /// Largest IP packet in bytes.
     pub mtu: u32,
-    /// Whether it is switched on and has a carrier, so that packets pass.
+    /// Whether packets pass: it is switched on and operational by RFC 2863, which the kernel says
+    /// up to a second after the carrier came. Until then what is sent is dropped.
     pub up: bool,
     /// Whether it is the loopback interface.
     pub loopback: bool,
@@ -91,19 +92,20 @@ fn link(payload: &[u8]) -> Option<Interface> {
         mac: [0; 6],
         addresses: Vec::new(),
     };
-    let mut carrier = flags & libc::IFF_LOWER_UP != 0;
+    let mut operational = flags & libc::IFF_LOWER_UP != 0;
     for (kind, value) in Attributes(attributes) {
         match kind {
             libc::IFLA_IFNAME => interface.name = text(value),
             libc::IFLA_MTU => interface.mtu = frame::int(value).unwrap_or_default() as u32,
             libc::IFLA_ADDRESS => interface.mac = value.try_into().unwrap_or_default(),
             libc::IFLA_OPERSTATE => {
-                carrier |= matches!(value.first(), Some(&(OPERSTATE_UNKNOWN | OPERSTATE_UP)));
+                // Drivers that do not keep it leave it unknown: loopback, tunnels.
+                operational = matches!(value, [OPERSTATE_UNKNOWN | OPERSTATE_UP, ..]);
             }
             _ => {}
         }
     }
-    interface.up = carrier && flags & libc::IFF_UP != 0;
+    interface.up = operational && flags & libc::IFF_UP != 0;
     Some(interface)
 }
 

@@ -172,6 +172,11 @@ impl RxSocket {
     /// Joins a multicast group on an interface; the socket then receives the group's packets that
     /// arrive there. Joining twice is an error (`EADDRINUSE`).
     ///
+    /// Of several sockets that share the port every one that joined gets a copy. But if it is one
+    /// alone, Linux (6.18) gives an IPv4 packet that came over a wire to any of them: its early
+    /// demultiplexing finds the member, and then selects in the group anew. So a process must be
+    /// ready to hand on packets of groups that it did not join.
+    ///
     /// # Errors
     /// `EINVAL` when the address is no multicast address, `ENODEV` without that interface,
     /// `ENOBUFS` beyond `net.ipv4.igmp_max_memberships` groups.
