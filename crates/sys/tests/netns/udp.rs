@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use ironverbs_sys::event::{Epoll, Event, Interest};
-use ironverbs_sys::udp::{Family, RxBatch, RxSocket, Transmit, TxSocket};
+use ironverbs_sys::udp::{BindOptions, Family, RxBatch, RxSocket, Transmit, TxSocket};
 use ironverbs_wire::{Gid, Path, ROCE_PORT};
 
 use crate::WATCHDOG;
@@ -153,13 +153,16 @@ const GROUPS: [(Family, &str, &str, &str); 2] =
 fn a_group_is_heard_while_joined() {
     let link = Link::new();
     let (index_a, index_b) = (interface(&link.a).index, interface(&link.b).index);
-    let rx = receiver(&link.b);
     let elsewhere = link.b.run(|| RxSocket::bind(ROCE_PORT + 1, false).unwrap());
-    for (family, src, unicast, group) in GROUPS {
+    let [v4, v6] = GROUPS;
+    for (only_v4, (family, src, unicast, group)) in [(false, v4), (false, v6), (true, v4)] {
+        let options = BindOptions { only_v4, ..BindOptions::default() };
+        let rx = link.b.run(|| RxSocket::bind_with(&options).unwrap());
+        let port = rx.local_port().unwrap();
         let tx = sender(&link.a, family);
         let (alone, grouped) = (path(src, unicast), path(src, group));
         let send = |path: &Path, bytes: &[u8]| {
-            let (ifindex, dst_port) = (index_a, ROCE_PORT);
+            let (ifindex, dst_port) = (index_a, port);
             tx.transmit(&Transmit { path, ifindex, dst_port, bytes, segment: None }).unwrap();
         };
         let group: IpAddr = group.parse().unwrap();
@@ -179,6 +182,7 @@ fn a_group_is_heard_while_joined() {
         send(&grouped, b"no longer for us");
         send(&alone, b"last");
         assert_eq!(receive(&rx, 1), [(b"last".to_vec(), alone, index_b)]);
+        elsewhere.leave(group, index_b).unwrap();
     }
 }
 
