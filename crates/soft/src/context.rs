@@ -177,6 +177,11 @@ impl Context {
         &self.host
     }
 
+    /// Why no packets pass, where the UDP port could not be opened.
+    pub fn wire_problem(&self) -> Option<String> {
+        self.inner().wire_problem()
+    }
+
     pub(crate) fn inner(&self) -> &Inner {
         &self.host.0
     }

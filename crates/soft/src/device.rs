@@ -82,12 +82,20 @@ impl Device {
         Ok(context)
     }
 
+    /// Opens the device to look at it: nothing is joined or started, and its port is down.
+    pub fn inspect(self: &Arc<Self>) -> Result<Arc<Context>, Error> {
+        let host =
+            self.host.upgrade().map(Host).ok_or(Error::Gone { device: self.name.clone() })?;
+        host.0.check()?;
+        Context::new(host, self)
+    }
+
     pub(crate) fn forget(&self, context: &Context) {
         self.contexts.lock().retain(|c| !std::ptr::eq(c.as_ptr(), context) && c.strong_count() > 0);
     }
 
-    /// Whether the link is up, and its MTU.
-    pub(crate) fn link(&self) -> (bool, Mtu) {
+    /// Whether the interface is up, and the largest MTU that fits it.
+    pub fn link(&self) -> (bool, Mtu) {
         let port = self.port.read();
         (port.up, Mtu::from_interface(port.mtu).unwrap_or(Mtu::M256))
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use ironverbs_sys::diag::Owner;
-use ironverbs_sys::netlink;
+use ironverbs_sys::netlink::{self, Interface};
 use ironverbs_sys::process::ForkGuard;
 use ironverbs_transport::device::Instant;
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -15,7 +15,7 @@ use crate::context::first_handle;
 use crate::device::Devices;
 use crate::error::HostError;
 use crate::event::EventKind;
-use crate::link::{LinkCounters, Sender, Sockets};
+use crate::link::{LinkCounters, Outlet, Sender, Sockets};
 use crate::memory::Regions;
 use crate::object::Identity;
 use crate::progress::{Background, Engine, Kick, ReceiveCounters};
@@ -44,16 +44,38 @@ pub(crate) struct Inner {
     pub(crate) kick: Arc<Kick>,
     pub(crate) received: ReceiveCounters,
     pub(crate) sent: Arc<LinkCounters>,
+    interfaces: Interfaces,
     devices: Mutex<Devices>,
     handles: AtomicU32,
     joining: Mutex<Joining>,
     fork: ForkGuard,
 }
 
-/// Membership in the host registry, and the sockets.
+/// The way to other hosts and processes.
 pub(crate) struct Wire {
-    pub(crate) registry: Registry,
     senders: [Mutex<Sender>; 2],
+    /// Membership in the group of this user's processes; none in a simulation.
+    pub(crate) registry: Option<Registry>,
+}
+
+impl Wire {
+    fn new(
+        outlet: Arc<dyn Outlet>,
+        counters: &Arc<LinkCounters>,
+        registry: Option<Registry>,
+    ) -> Wire {
+        let sender = || Mutex::new(Sender::new(outlet.clone(), counters.clone()));
+        Wire { senders: [sender(), sender()], registry }
+    }
+}
+
+/// Where the list of network interfaces comes from.
+#[derive(Debug)]
+pub(crate) enum Interfaces {
+    /// The system.
+    System,
+    /// A simulation.
+    Fixed(Vec<Interface>),
 }
 
 #[derive(Default)]
@@ -93,24 +115,7 @@ impl Host {
     /// A Host on this machine. Sockets and thread come with the first device that is opened.
     pub fn start(config: Config) -> Result<Host, HostError> {
         let scale = u64::from(config.timeout_scale.value).max(1);
-        let inner = Inner {
-            clock: Clock::System { scale },
-            config,
-            regions: RwLock::default(),
-            qps: RwLock::default(),
-            timers: Timers::default(),
-            engine: Mutex::new(Engine::new()),
-            wire: OnceLock::new(),
-            polls: AtomicU64::new(0),
-            armed: AtomicUsize::new(0),
-            kick: Arc::new(Kick::new()?),
-            received: ReceiveCounters::default(),
-            sent: Arc::default(),
-            devices: Mutex::default(),
-            handles: first_handle(),
-            joining: Mutex::default(),
-            fork: ForkGuard::new()?,
-        };
+        let inner = Inner::new(config, Clock::System { scale }, Interfaces::System)?;
         Ok(Host(Arc::new(inner)))
     }
 
@@ -128,7 +133,8 @@ impl Host {
 
     /// The processes of this user on this host that have a device open, this one included.
     pub fn members(&self) -> Vec<Member> {
-        self.0.wire.get().map(|wire| wire.registry.members()).unwrap_or_default()
+        let registry = self.0.wire.get().and_then(|wire| wire.registry.as_ref());
+        registry.map(Registry::members).unwrap_or_default()
     }
 
     /// Does what there is to do now: packets, timers. Whether there was anything. Polling a CQ does the same.
@@ -139,6 +145,9 @@ impl Host {
     /// Makes sure that the background thread runs, and tries to join the host registry if this process is not a
     /// member yet. Where that fails the device works without a wire: its port is down, and one line says why.
     pub(crate) fn join(&self) -> Result<(), Error> {
+        if matches!(self.0.clock, Clock::Virtual(_)) {
+            return Ok(());
+        }
         let mut joining = self.0.joining.lock();
         if joining.background.is_none() {
             joining.background = Some(Background::start(&self.0)?);
@@ -167,6 +176,43 @@ impl Host {
 }
 
 impl Inner {
+    pub(crate) fn new(
+        config: Config,
+        clock: Clock,
+        interfaces: Interfaces,
+    ) -> Result<Inner, HostError> {
+        Ok(Inner {
+            config,
+            clock,
+            regions: RwLock::default(),
+            qps: RwLock::default(),
+            timers: Timers::default(),
+            engine: Mutex::new(Engine::new()),
+            wire: OnceLock::new(),
+            polls: AtomicU64::new(0),
+            armed: AtomicUsize::new(0),
+            kick: Arc::new(Kick::new()?),
+            received: ReceiveCounters::default(),
+            sent: Arc::default(),
+            interfaces,
+            devices: Mutex::default(),
+            handles: first_handle(),
+            joining: Mutex::default(),
+            fork: ForkGuard::new()?,
+        })
+    }
+
+    /// Connects a Host of a simulation, whose QPNs come from `block`.
+    pub(crate) fn simulate(&self, outlet: Arc<dyn Outlet>, block: u16) {
+        self.qps.write().add_block(block, 0);
+        let _ = self.wire.set(Wire::new(outlet, &self.sent, None));
+    }
+
+    /// Why the wire could not be opened, if it could not.
+    pub(crate) fn wire_problem(&self) -> Option<String> {
+        if self.has_wire() { None } else { self.joining.lock().told.clone() }
+    }
+
     /// An error in a child of the process that made the Host.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.fork.is_child() { Err(Error::Forked) } else { Ok(()) }
@@ -187,8 +233,10 @@ impl Inner {
 
     /// Brings the devices up to date with the network interfaces.
     pub(crate) fn follow_interfaces(self: &Arc<Self>) -> Result<(), Error> {
-        let interfaces = netlink::interfaces()?;
-        self.devices.lock().refresh(self, &interfaces);
+        match &self.interfaces {
+            Interfaces::System => self.devices.lock().refresh(self, &netlink::interfaces()?),
+            Interfaces::Fixed(interfaces) => self.devices.lock().refresh(self, interfaces),
+        }
         Ok(())
     }
 
@@ -197,8 +245,7 @@ impl Inner {
         let options = JoinOptions { port, ..JoinOptions::default() };
         let registry = Registry::join(&options)?;
         let sockets = Arc::new(Sockets::open(port, registry.slot())?);
-        let sender = || Mutex::new(Sender::new(sockets.clone(), self.sent.clone()));
-        Ok(Wire { senders: [sender(), sender()], registry })
+        Ok(Wire::new(sockets, &self.sent, Some(registry)))
     }
 
     /// A free sender, or the first to become free.
@@ -216,7 +263,7 @@ impl Inner {
         }
         let start = (ironverbs_sys::clock::monotonic_ns()
             ^ u64::from(ironverbs_sys::process::pid()) << 7) as u16;
-        match self.wire.get().map(|wire| wire.registry.claim_block()) {
+        match self.wire.get().and_then(|wire| wire.registry.as_ref()).map(Registry::claim_block) {
             Some(Ok(block)) => qps.add_block(block.number(), start),
             Some(Err(_)) => return qps.take_unrested(),
             // Without a wire no packet can come: any numbers do, from one block that is never claimed.

@@ -22,6 +22,7 @@ mod progress;
 mod qp;
 mod qpn;
 pub mod registry;
+pub mod sim;
 mod srq;
 mod surroundings;
 mod timers;

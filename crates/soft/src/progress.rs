@@ -16,9 +16,10 @@ use ironverbs_wire::icrc::{self, Verdict};
 use ironverbs_wire::{ICRC_LEN, Packet, Path, peek_dest_qpn};
 
 use crate::Qp;
-use crate::host::{Inner, Wire};
+use crate::host::Inner;
 use crate::link::max_ident;
 use crate::qp::Left;
+use crate::registry::Registry;
 
 /// Datagrams taken in one round; each may hold many packets.
 const DATAGRAMS: usize = 8;
@@ -95,7 +96,8 @@ impl Inner {
     /// A program that polls gets its completions before acknowledgements are sent: those wait for its next
     /// request, to leave with it in one call, or for the next round.
     fn round(&self, engine: &mut Engine, defer: bool) -> bool {
-        let Some(wire) = self.wire.get() else { return self.run_timers(self.clock.now()) };
+        let registry = self.wire.get().and_then(|wire| wire.registry.as_ref());
+        let Some(registry) = registry else { return self.run_timers(self.clock.now()) };
         let mut did = false;
         if !engine.owing.is_empty() {
             let now = self.clock.now();
@@ -106,12 +108,12 @@ impl Inner {
         }
         let Engine { batch, owing, .. } = engine;
         // An error is the network's (ICMP) or the descriptor's; the retries of the transport deal with both.
-        let received = wire.registry.socket().recv_some(batch, DATAGRAMS).unwrap_or(0);
+        let received = registry.socket().recv_some(batch, DATAGRAMS).unwrap_or(0);
         let now = self.clock.now();
         if received > 0 {
             did = true;
             let mut receiver =
-                Receiver { host: self, wire: Some(wire), now, current: None, owing, defer };
+                Receiver { host: self, group: Some(registry), now, current: None, owing, defer };
             for datagram in batch.messages() {
                 receiver.datagram(&datagram);
             }
@@ -120,7 +122,23 @@ impl Inner {
         self.run_timers(now) || did
     }
 
-    fn run_timers(&self, now: Instant) -> bool {
+    /// Takes a packet that did not come from the socket.
+    pub(crate) fn take_packet(&self, path: &Path, src_port: u16, packet: &[u8]) {
+        let now = self.clock.now();
+        let mut owing = Vec::new();
+        let mut receiver = Receiver {
+            host: self,
+            group: None,
+            now,
+            current: None,
+            owing: &mut owing,
+            defer: false,
+        };
+        receiver.packet(path, src_port, packet);
+        receiver.finish();
+    }
+
+    pub(crate) fn run_timers(&self, now: Instant) -> bool {
         let mut did = false;
         while let Some((deadline, qpn)) = self.timers.pop(now) {
             let qp = self.qps.read().get(qpn).cloned();
@@ -155,7 +173,7 @@ impl Inner {
 struct Receiver<'a> {
     host: &'a Inner,
     /// None for packets that another process handed on: they are not handed on again.
-    wire: Option<&'a Wire>,
+    group: Option<&'a Registry>,
     now: Instant,
     /// The QP of the last packet, to be settled when one for another comes.
     current: Option<Arc<Qp>>,
@@ -211,10 +229,10 @@ impl Receiver<'_> {
     /// A packet that is for nobody here: GRO may have merged it with packets of ours.
     #[cold]
     fn stranger(&mut self, qpn: u32, path: &Path, src_port: u16, bytes: &[u8]) {
-        match self.wire {
-            Some(wire) if !self.host.qps.read().is_ours(qpn) => {
+        match self.group {
+            Some(registry) if !self.host.qps.read().is_ours(qpn) => {
                 count(&self.host.received.forwarded);
-                wire.registry.forward(qpn, path, src_port, bytes);
+                registry.forward(qpn, path, src_port, bytes);
             }
             _ => count(&self.host.received.unknown_qp),
         }
@@ -345,11 +363,11 @@ impl Worker {
 
     fn add_wire(&mut self, host: &Inner) {
         if let (false, Some(wire)) = (self.has_wire, host.wire.get()) {
-            let registry =
-                self.control.add(wire.registry.service_fd(), TOKEN_REGISTRY, Interest::READ);
+            let Some(registry) = &wire.registry else { return };
+            let service = self.control.add(registry.service_fd(), TOKEN_REGISTRY, Interest::READ);
             let socket =
-                self.everything.add(wire.registry.socket().as_fd(), TOKEN_SOCKET, Interest::READ);
-            self.has_wire = registry.is_ok() && socket.is_ok();
+                self.everything.add(registry.socket().as_fd(), TOKEN_SOCKET, Interest::READ);
+            self.has_wire = service.is_ok() && socket.is_ok();
         }
     }
 
@@ -431,14 +449,9 @@ impl Worker {
     }
 
     fn serve_registry(&self, host: &Inner) {
-        let Some(wire) = host.wire.get() else { return };
-        wire.registry.service(&mut |path, src_port, packet| {
-            let now = host.clock.now();
-            let mut owing = Vec::new();
-            let mut receiver =
-                Receiver { host, wire: None, now, current: None, owing: &mut owing, defer: false };
-            receiver.packet(path, src_port, packet);
-            receiver.finish();
-        });
+        let Some(registry) = host.wire.get().and_then(|wire| wire.registry.as_ref()) else {
+            return;
+        };
+        registry.service(&mut |path, src_port, packet| host.take_packet(path, src_port, packet));
     }
 }
