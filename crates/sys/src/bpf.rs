@@ -76,6 +76,26 @@ pub fn drain(socket: BorrowedFd<'_>, limit: usize) -> io::Result<usize> {
     Ok(limit)
 }
 
+/// Whether a socket is of the IPv4 family alone (SO_DOMAIN).
+///
+/// # Errors
+/// As getsockopt(2).
+pub fn is_ipv4(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut domain: libc::c_int = 0;
+    let mut len = size_of_val(&domain) as libc::socklen_t;
+    // SAFETY: room for the integer that the option gives.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_DOMAIN,
+            std::ptr::from_mut(&mut domain).cast(),
+            &mut len,
+        )
+    })?;
+    Ok(domain == libc::AF_INET)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,6 +138,7 @@ mod tests {
         let alone = RxSocket::bind(0, false).unwrap();
         let error = attach_reuseport_cbpf(alone.as_fd(), 4).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+        assert!(is_ipv4(UdpSocket::bind("127.0.0.1:0").unwrap().as_fd()).unwrap());
         assert!(attach_reuseport_cbpf(alone.as_fd(), 3).is_err());
         assert!(attach_reuseport_cbpf(alone.as_fd(), 0).is_err());
     }

@@ -195,14 +195,18 @@ impl Connection {
     /// before that by its pid, which may have been reused).
     ///
     /// # Errors
-    /// When the process is dead: ESRCH, ENODATA or EINVAL, as the kernel's version has it.
+    /// When the process is dead: ESRCH, ENODATA or EINVAL, as the kernel's version has it. On an old
+    /// kernel Unsupported for a process without a pid here.
     pub fn peer_pidfd(&self) -> io::Result<PidFd> {
         // SAFETY: SO_PEERPIDFD gives an integer.
         match unsafe { get::<RawFd>(&self.0, SO_PEERPIDFD) } {
             // SAFETY: a new descriptor, ours alone.
             Ok(fd) => Ok(PidFd::from(unsafe { OwnedFd::from_raw_fd(fd) })),
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
-                PidFd::open(self.peer()?.pid)
+                match self.peer()?.pid {
+                    0 => Err(io::ErrorKind::Unsupported.into()),
+                    pid => PidFd::open(pid),
+                }
             }
             Err(error) => Err(error),
         }
@@ -271,6 +275,11 @@ impl Datagrams {
         set(&fd, libc::SO_PASSCRED, 1)?;
         bind(&fd, name)?;
         Ok(Datagrams(fd))
+    }
+
+    /// One that only sends.
+    pub fn unbound() -> io::Result<Datagrams> {
+        socket(libc::SOCK_DGRAM).map(Datagrams)
     }
 
     /// Sends one datagram, the parts in a row.

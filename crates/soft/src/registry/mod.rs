@@ -1,12 +1,65 @@
-//! The processes of one user on one host: who has which slot, socket and QPN blocks.
+//! The processes of one user in one network namespace: who has which slot, socket and QPN blocks.
+//!
+//! There is no daemon, and no member is special. Each has a *slot*; with it come a UDP socket of the
+//! group that shares port 4791 (SO_REUSEPORT), and the QPN blocks whose number modulo 1,024 is the
+//! slot, to which a classic BPF program steers packets by their destination QPN. What members share
+//! is the *table* in a memfd, under a robust lock, and the *vault*, a socket queue in which the
+//! slots' sockets are kept open. Sockets belong to slots, not to processes: they are bound in the
+//! order of their slots and never closed while a member lives, because the kernel fills the hole
+//! that a closed one leaves with the last.
+//!
+//! - A newcomer connects to the members' abstract unix sockets in turn; whoever is of the same user
+//!   (SO_PEERCRED) and answers first hands table and vault over. A member that is silent is passed
+//!   over; if all are silent, because they are stopped, the newcomer helps itself to duplicates of
+//!   their descriptors (pidfd_getfd(2)), where ptrace(2) would be allowed.
+//! - If there is no member, the newcomer founds the group: see [`join`].
+//! - A slot is free when its tenant leaves or is dead. Newcomers look at every tenant; besides, each
+//!   member watches the pidfd of the next one, so that a death is noticed when nobody comes.
+//! - The death of a process at any point leaves nothing to clean up but what the lock's next holder
+//!   repairs ([`Group::repair`]). When the last member dies, the table, the sockets and the port go.
+//! - A child of fork(2) is no member: it finds the descriptors closed, and its copy of the
+//!   [`Registry`] does nothing.
+
+mod fds;
+mod group;
+mod join;
+mod life;
+mod mail;
+mod names;
+mod seat;
+mod service;
+mod table;
+#[cfg(test)]
+mod tests;
+mod vault;
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::BorrowedFd;
 
+use ironverbs_sys::clock::monotonic_ns;
 use ironverbs_sys::diag::Owner;
+use ironverbs_sys::process::{self, ForkGuard};
 use ironverbs_sys::udp::RxSocket;
 use ironverbs_wire::Path;
+
+use life::Coroner;
+use mail::Mail;
+use names::Names;
+use service::Membership;
+use table::Identity;
+
+/// Slots of a group: processes that can be members at once.
+pub const SLOTS: u16 = 1024;
+
+/// QPN blocks of a slot.
+pub const BLOCKS_PER_SLOT: u16 = 4096 / SLOTS;
+
+/// The slot that packets for a QPN are steered to.
+pub fn slot_of(qpn: u32) -> u16 {
+    (qpn >> 12) as u16 % SLOTS
+}
 
 /// Why a process could not join the group of its user.
 #[derive(Debug, thiserror::Error)]
@@ -108,60 +161,116 @@ pub struct Member {
 }
 
 /// This process's membership.
+///
+/// Dropping it leaves the group: the slot is free for a newcomer, its socket stays with the group.
 #[derive(Debug)]
 pub struct Registry {
-    socket: RxSocket,
-    slot: u16,
+    /// In a child of fork(2) it must not be dropped: its descriptors are closed, their numbers may
+    /// be others'.
+    member: ManuallyDrop<Membership>,
+    fork: ForkGuard,
 }
 
 impl Registry {
-    /// Joins the group of this user and network namespace, or starts it. Blocks for milliseconds,
-    /// at worst some seconds.
+    /// Joins the group of this user and network namespace, or starts it. Takes milliseconds; some
+    /// seconds at worst, when there are members but none answers.
+    ///
+    /// # Errors
+    /// See [`JoinError`]. With [`JoinError::PortTaken`] the local path works, the wire path does not.
     pub fn join(options: &JoinOptions) -> Result<Registry, JoinError> {
-        let _ = options;
-        Err(JoinError::Io { doing: "join", source: io::ErrorKind::Unsupported.into() })
+        let io = |doing| move |source| JoinError::Io { doing, source };
+        let uid = process::uid();
+        let coroner = Coroner { names: Names::new(options, uid), uid, own: Identity::own() };
+        let fork = ForkGuard::new().map_err(io("marking the process"))?;
+        let (group, seat) = join::join(options, &coroner)?;
+        let member = Membership::new(group, seat, coroner).map_err(io("serving the group"))?;
+        Ok(Registry { member: ManuallyDrop::new(member), fork })
     }
 
     /// This process's slot.
     pub fn slot(&self) -> u16 {
-        self.slot
+        self.member.seat.slot
     }
 
-    /// The slot's UDP socket: packets for the slot's QPN blocks arrive here.
+    /// The slot's UDP socket: packets for the slot's QPN blocks arrive here, and, by GRO, now and
+    /// then a packet for another's.
     pub fn socket(&self) -> &RxSocket {
-        &self.socket
+        &self.member.seat.socket
     }
 
-    /// Claims a block of QPNs.
+    /// Claims a block of QPNs: of the slot's, the one that has rested longest. Block 0, which holds
+    /// the special QPNs 0 and 1, is never claimed.
+    ///
+    /// # Errors
+    /// [`Exhausted`] when all are claimed, and in a child of fork(2).
     pub fn claim_block(&self) -> Result<QpnBlock, Exhausted> {
-        Err(Exhausted { slot: self.slot })
+        let slot = self.slot();
+        if self.fork.is_child() {
+            return Err(Exhausted { slot });
+        }
+        // Where none has rested longer than another, any will do but always the same.
+        let first = monotonic_ns() as u16 % BLOCKS_PER_SLOT;
+        self.member.claim_block(first).ok_or(Exhausted { slot })
     }
 
-    /// Gives a block back.
+    /// Gives a block back. One that this process has not claimed is left alone.
     pub fn release_block(&self, block: QpnBlock) {
-        let _ = block;
+        if !self.fork.is_child() {
+            self.member.release_block(block);
+        }
     }
 
     /// Hands a packet that arrived here, but is for `dest_qpn` of another process, to that process.
     /// Best effort, as the network is; never blocks. Returns whether it was handed over.
     pub fn forward(&self, dest_qpn: u32, path: &Path, src_port: u16, segment: &[u8]) -> bool {
-        let _ = (dest_qpn, path, src_port, segment);
-        false
+        let slot = slot_of(dest_qpn);
+        if self.fork.is_child() || slot == self.slot() {
+            return false;
+        }
+        let member = &self.member;
+        if member.group.table.tenant(slot).is_none() {
+            return false;
+        }
+        let mail = Mail::Packet { path: *path, src_port, bytes: segment };
+        let sent = member
+            .coroner
+            .names
+            .mailbox(slot)
+            .and_then(|name| mail.send(&member.seat.mailbox, &name));
+        sent.is_ok()
     }
 
-    /// Readable when [`Registry::service`] has something to do.
+    /// Readable when [`Registry::service`] has something to do: an epoll instance.
     pub fn service_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.member.service_fd()
     }
 
     /// Answers newcomers, notices deaths, and passes on the packets that other members forwarded:
-    /// `on_forwarded(path, source port, packet)`. Never blocks for long.
+    /// `on_forwarded(path, source port, packet)`. The process must call it whenever
+    /// [`Registry::service_fd`] is readable. Takes no longer than its work; a call while another
+    /// thread is in it returns at once.
     pub fn service(&self, on_forwarded: &mut dyn FnMut(&Path, u16, &[u8])) {
-        let _ = on_forwarded;
+        if !self.fork.is_child() {
+            self.member.serve(on_forwarded);
+        }
     }
 
     /// The living members, this process included, by slot.
     pub fn members(&self) -> Vec<Member> {
-        Vec::new()
+        if self.fork.is_child() {
+            return Vec::new();
+        }
+        self.member.members()
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        if self.fork.is_child() {
+            return;
+        }
+        // SAFETY: taken here only, and `self.member` is not used after.
+        let member = unsafe { ManuallyDrop::take(&mut self.member) };
+        member.leave();
     }
 }

@@ -1,0 +1,182 @@
+//! The group as every member holds it, how it is handed on, and how it is put right after a death.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use ironverbs_sys::bpf;
+use ironverbs_sys::process::PidFd;
+use ironverbs_sys::shm::Memfd;
+use ironverbs_sys::udp::{BindOptions, RxSocket};
+use ironverbs_sys::unix::Connection;
+
+use super::fds::{Foreign, wildcard_sockets};
+use super::table::{self, Table};
+use super::vault::Vault;
+use super::{JoinError, SLOTS};
+
+/// Starts the one message that hands the group over; the version follows.
+const HELLO: [u8; 4] = *b"irv\n";
+
+/// How long a dying process may take to close its sockets.
+const CLOSING: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) port: u16,
+    pub(super) memfd: Memfd,
+    pub(super) table: Table,
+    pub(super) vault: Vault,
+}
+
+fn io_error(doing: &'static str) -> impl FnOnce(io::Error) -> JoinError {
+    move |source| JoinError::Io { doing, source }
+}
+
+impl Group {
+    /// A new group, without a socket yet.
+    pub(super) fn create(port: u16, only_v4: bool) -> io::Result<Group> {
+        let vault = Vault::create()?;
+        let (memfd, table) = Table::create(port, only_v4, vault.inodes()?)?;
+        Ok(Group { port, memfd, table, vault })
+    }
+
+    /// Hands the group to a newcomer, who must be of the same user: that is the caller's to check.
+    pub(super) fn hand_over(&self, newcomer: &Connection) -> io::Result<()> {
+        let mut hello = [0; 8];
+        hello[..4].copy_from_slice(&HELLO);
+        hello[4..].copy_from_slice(&table::VERSION.to_le_bytes());
+        let [tx, rx] = self.vault.ends();
+        newcomer.send(&hello, &[self.memfd.as_fd(), tx, rx])
+    }
+
+    /// Takes the group from a member; None: it has not answered yet.
+    pub(super) fn take_over(member: &Connection, port: u16) -> Result<Option<Group>, JoinError> {
+        let doing = "taking the registry over";
+        let mut hello = [0; 8];
+        let Some(received) = member.recv(&mut hello).map_err(io_error(doing))? else {
+            return Ok(None);
+        };
+        let (start, version) = hello.split_at(4);
+        if received.len != hello.len() || start != HELLO {
+            return Err(io_error(doing)(io::ErrorKind::InvalidData.into()));
+        }
+        let theirs = version.try_into().map_or(0, u32::from_le_bytes);
+        if theirs != table::VERSION {
+            return Err(JoinError::Version { theirs, ours: table::VERSION });
+        }
+        let mut fds = received.fds.into_iter();
+        match (fds.next(), fds.next(), fds.next()) {
+            (Some(memfd), Some(tx), Some(rx)) => {
+                Group::assemble(port, memfd, |_| Ok((tx, rx))).map(Some)
+            }
+            _ => Err(io_error(doing)(io::ErrorKind::InvalidData.into())),
+        }
+    }
+
+    /// Takes the group from a member that does not answer, because it is stopped: duplicates of its
+    /// descriptors, where ptrace(2) of it would be allowed.
+    pub(super) fn take_from(process: PidFd, pid: u32, port: u16) -> Result<Group, JoinError> {
+        let doing = "taking the registry from a stopped process";
+        let foreign = Foreign::list(process, pid).map_err(io_error(doing))?;
+        let name = table::NAME.to_str().unwrap_or_default();
+        let memfd = foreign.memfd(name).map_err(io_error(doing))?;
+        Group::assemble(port, memfd, |[tx, rx]| Ok((foreign.socket(tx)?, foreign.socket(rx)?)))
+    }
+
+    fn assemble(
+        port: u16,
+        memfd: OwnedFd,
+        vault: impl FnOnce([u64; 2]) -> io::Result<(OwnedFd, OwnedFd)>,
+    ) -> Result<Group, JoinError> {
+        let doing = "opening the registry";
+        let memfd = Memfd::received(memfd).map_err(io_error(doing))?;
+        let table = Table::open(&memfd, port)?;
+        let (tx, rx) = vault(table.vault()).map_err(io_error(doing))?;
+        Ok(Group { port, memfd, table, vault: Vault::received(tx, rx) })
+    }
+
+    /// The slot's socket, emptied of what came for a tenant before. Only under the lock.
+    pub(super) fn socket(&self, slot: u16) -> Result<RxSocket, JoinError> {
+        let doing = "taking the slot's socket";
+        let missing = io::ErrorKind::NotFound;
+        let fd = self.vault.socket(slot).and_then(|fd| fd.ok_or(missing.into()));
+        let socket = RxSocket::from(fd.map_err(io_error(doing))?);
+        // More than a receive buffer holds; an endless stream must not keep us here.
+        bpf::drain(socket.as_fd(), 16_384).map_err(io_error(doing))?;
+        Ok(socket)
+    }
+
+    /// Adds a socket, and with it a slot, to the group; None: there are as many as there may be.
+    /// Only under the lock.
+    pub(super) fn add_slot(&self) -> Result<Option<u16>, JoinError> {
+        let slot = self.table.sockets();
+        if slot >= SLOTS {
+            return Ok(None);
+        }
+        // The socket's place in the kernel's array is its slot, so this must be the next one. If we
+        // die here, `repair` finds out how far we came.
+        self.table.set_creating(true);
+        let result = self.add_socket(slot);
+        if result.is_ok() {
+            self.table.set_sockets(slot + 1);
+        }
+        self.table.set_creating(false);
+        result.map(|()| Some(slot))
+    }
+
+    fn add_socket(&self, slot: u16) -> Result<(), JoinError> {
+        let options = BindOptions {
+            port: self.port,
+            reuseport: true,
+            only_v4: self.table.only_v4(),
+            ..BindOptions::default()
+        };
+        let socket = RxSocket::bind_with(&options).map_err(|error| taken(error, self.port))?;
+        if slot == 0 {
+            bpf::attach_reuseport_cbpf(socket.as_fd(), SLOTS).map_err(io_error("steering"))?;
+        }
+        self.vault.store(slot, socket.as_fd()).map_err(io_error("storing a socket"))
+    }
+
+    /// Puts right what the last holder of the lock left half done when it died. Only under the lock.
+    ///
+    /// Slots need none: their changes are complete or not there. What may be half done is a socket
+    /// that is bound but not counted.
+    pub(super) fn repair(&self) -> io::Result<()> {
+        if !self.table.creating() {
+            return Ok(());
+        }
+        let sockets = self.table.sockets();
+        if self.vault.socket(sockets)?.is_some() {
+            self.table.set_sockets(sockets + 1);
+        } else {
+            // It was in the dead process's hands alone, so it goes; but only when it has gone is the
+            // place free (the kernel releases locks before it closes descriptors).
+            self.await_sockets(sockets.into())?;
+        }
+        self.table.set_creating(false);
+        Ok(())
+    }
+
+    fn await_sockets(&self, count: usize) -> io::Result<()> {
+        let start = Instant::now();
+        while wildcard_sockets(self.port).is_some_and(|bound| bound > count) {
+            if start.elapsed() > CLOSING {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+/// What it means that the port could not be bound.
+pub(super) fn taken(error: io::Error, port: u16) -> JoinError {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            JoinError::PortTaken { port, owner: ironverbs_sys::diag::udp_port_owner(port) }
+        }
+        _ => JoinError::Io { doing: "binding the port", source: error },
+    }
+}

@@ -1,0 +1,98 @@
+//! What members send to each other's mailboxes: datagrams of one byte that says what it is, and
+//! the rest. Both ends are of the same version of the table, or they would not be in one group.
+
+use std::io::{self, IoSlice};
+
+use ironverbs_sys::unix::{Datagrams, Name};
+use ironverbs_wire::{Gid, Path};
+
+const REWATCH: u8 = 1;
+const PACKET: u8 = 2;
+
+/// Kind, two addresses, traffic class, hop limit, flow label, source port.
+const HEADER: usize = 1 + 16 + 16 + 1 + 1 + 4 + 2;
+
+/// The longest mail: a UDP payload behind the header.
+pub(super) const LONGEST: usize = HEADER + 65_535;
+
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum Mail<'a> {
+    /// Somebody came or left next to you: see whose death you are to notice.
+    Rewatch,
+    /// A packet that came to the wrong process.
+    Packet { path: Path, src_port: u16, bytes: &'a [u8] },
+}
+
+impl Mail<'_> {
+    pub(super) fn send(&self, from: &Datagrams, to: &Name) -> io::Result<()> {
+        match self {
+            Mail::Rewatch => from.send_to(to, &[IoSlice::new(&[REWATCH])]),
+            Mail::Packet { path, src_port, bytes } => {
+                let header = packet_header(path, *src_port);
+                from.send_to(to, &[IoSlice::new(&header), IoSlice::new(bytes)])
+            }
+        }
+    }
+
+    /// None: no mail of this version.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Mail<'_>> {
+        let (&kind, rest) = bytes.split_first()?;
+        match kind {
+            REWATCH => Some(Mail::Rewatch),
+            PACKET => {
+                let (src, rest) = rest.split_first_chunk()?;
+                let (dst, rest) = rest.split_first_chunk()?;
+                let (&[traffic_class, hop_limit], rest) = rest.split_first_chunk()?;
+                let (label, rest) = rest.split_first_chunk()?;
+                let (port, bytes) = rest.split_first_chunk()?;
+                let path = Path {
+                    src: Gid(*src),
+                    dst: Gid(*dst),
+                    traffic_class,
+                    hop_limit,
+                    flow_label: u32::from_le_bytes(*label) & 0xf_ffff,
+                };
+                Some(Mail::Packet { path, src_port: u16::from_le_bytes(*port), bytes })
+            }
+            _ => None,
+        }
+    }
+}
+
+fn packet_header(path: &Path, src_port: u16) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[0] = PACKET;
+    header[1..17].copy_from_slice(&path.src.0);
+    header[17..33].copy_from_slice(&path.dst.0);
+    header[33] = path.traffic_class;
+    header[34] = path.hop_limit;
+    header[35..39].copy_from_slice(&path.flow_label.to_le_bytes());
+    header[39..].copy_from_slice(&src_port.to_le_bytes());
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_comes_out_as_it_went_in() {
+        let path = Path {
+            src: Gid([1; 16]),
+            dst: Gid([2; 16]),
+            traffic_class: 3,
+            hop_limit: 4,
+            flow_label: 0x5_6789,
+        };
+        let mut bytes = packet_header(&path, 4791).to_vec();
+        bytes.extend(b"BTH");
+        let expected = Mail::Packet { path, src_port: 4791, bytes: b"BTH" };
+        assert_eq!(Mail::parse(&bytes), Some(expected));
+        for len in 1..HEADER {
+            assert_eq!(Mail::parse(&bytes[..len]), None);
+        }
+        assert_eq!(Mail::parse(&[REWATCH]), Some(Mail::Rewatch));
+        assert_eq!(Mail::parse(&[77]), None);
+        assert_eq!(Mail::parse(&[]), None);
+    }
+}

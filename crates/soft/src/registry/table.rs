@@ -1,0 +1,333 @@
+//! The registry itself: a table in shared memory, of the group's slots and who has them.
+//!
+//! Any process of the user may write it, so it is not trusted further than the user: a value is
+//! loaded once, checked, and used from the copy.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use ironverbs_sys::clock::monotonic_ns;
+use ironverbs_sys::lock::{self, Guard, Locked};
+use ironverbs_sys::shm::{Memfd, Shared};
+use ironverbs_sys::{lock as robust, process};
+
+use super::{BLOCKS_PER_SLOT, JoinError, SLOTS};
+
+/// Changes with every change of the table, the vault or a message between members.
+pub(super) const VERSION: u32 = 1;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"ironverb");
+
+/// Byte offsets of the header's words.
+mod header {
+    pub(super) const MAGIC: usize = 0;
+    pub(super) const VERSION: usize = 8;
+    pub(super) const LOCK_LAYOUT: usize = 12;
+    pub(super) const PORT: usize = 16;
+    pub(super) const ONLY_V4: usize = 20;
+    pub(super) const SOCKETS: usize = 24;
+    pub(super) const CREATING: usize = 28;
+    pub(super) const VAULT: [usize; 2] = [32, 40];
+    pub(super) const LOCK: usize = 64;
+}
+
+/// Byte offsets of a slot's words, from the start of the slot.
+mod slot {
+    pub(super) const STATE: usize = 0;
+    pub(super) const PID: usize = 4;
+    pub(super) const START: usize = 8;
+    pub(super) const PID_NAMESPACE: usize = 16;
+    pub(super) const FREED: usize = 24;
+    pub(super) const BLOCKS: usize = 32;
+    pub(super) const TENURE: usize = 36;
+    pub(super) const RESTING: usize = 64;
+}
+
+const FIRST_SLOT: usize = 4096;
+const SLOT_SIZE: usize = 128;
+const SIZE: usize = FIRST_SLOT + SLOTS as usize * SLOT_SIZE;
+const _: () = assert!(header::LOCK + robust::SIZE <= FIRST_SLOT);
+const _: () = assert!(slot::RESTING + 8 * BLOCKS_PER_SLOT as usize <= SLOT_SIZE);
+
+const FREE: u32 = 0;
+const LIVE: u32 = 1;
+
+/// Names a process for good, within its PID namespace.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Identity {
+    pub(super) pid: u32,
+    pub(super) start: u64,
+    pub(super) pid_namespace: u64,
+}
+
+impl Identity {
+    pub(super) fn own() -> Identity {
+        let pid = process::pid();
+        Identity {
+            pid,
+            // Without /proc the pid alone has to do.
+            start: process::start_time(pid).unwrap_or(0),
+            pid_namespace: process::namespace("pid").unwrap_or(0),
+        }
+    }
+}
+
+/// Who has a slot.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Tenant {
+    pub(super) identity: Identity,
+    /// Counts the slot's tenants.
+    pub(super) tenure: u32,
+    /// A bit per claimed block.
+    pub(super) blocks: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Table {
+    memory: Shared,
+}
+
+impl Table {
+    pub(super) fn create(port: u16, only_v4: bool, vault: [u64; 2]) -> io::Result<(Memfd, Table)> {
+        let memfd = Memfd::create(NAME, SIZE)?;
+        let table = Table { memory: Shared::map(&memfd, SIZE, true)? };
+        robust::init(&table.memory, header::LOCK)?;
+        table.word(header::VERSION).store(VERSION, Ordering::Relaxed);
+        table.word(header::LOCK_LAYOUT).store(robust::layout(), Ordering::Relaxed);
+        table.word(header::PORT).store(port.into(), Ordering::Relaxed);
+        table.word(header::ONLY_V4).store(only_v4.into(), Ordering::Relaxed);
+        for (offset, inode) in header::VAULT.into_iter().zip(vault) {
+            table.long(offset).store(inode, Ordering::Relaxed);
+        }
+        // SYNC POINT: with the load in `open`.
+        table.long(header::MAGIC).store(MAGIC, Ordering::Release);
+        Ok((memfd, table))
+    }
+
+    /// Maps and checks a table that another process made.
+    pub(super) fn open(memfd: &Memfd, port: u16) -> Result<Table, JoinError> {
+        let io = |source| JoinError::Io { doing: "mapping the registry", source };
+        let memory = Shared::map(memfd, SIZE, true).map_err(io)?;
+        let table = Table { memory };
+        // SYNC POINT: with the store in `create`.
+        if table.long(header::MAGIC).load(Ordering::Acquire) != MAGIC {
+            return Err(io(io::ErrorKind::InvalidData.into()));
+        }
+        let theirs = table.word(header::VERSION).load(Ordering::Relaxed);
+        if theirs != VERSION {
+            return Err(JoinError::Version { theirs, ours: VERSION });
+        }
+        let same_lock = table.word(header::LOCK_LAYOUT).load(Ordering::Relaxed) == lock::layout();
+        let same_port = table.word(header::PORT).load(Ordering::Relaxed) == port.into();
+        if !same_lock || !same_port {
+            return Err(io(io::ErrorKind::InvalidData.into()));
+        }
+        Ok(table)
+    }
+
+    /// Takes the lock. True: its holder died, and what it was doing is to be repaired.
+    pub(super) fn lock(&self, timeout: Duration) -> io::Result<(Guard<'_>, bool)> {
+        Ok(match lock::lock(&self.memory, header::LOCK, timeout)? {
+            Locked::Clean(guard) => (guard, false),
+            Locked::OwnerDied(guard) => (guard, true),
+        })
+    }
+
+    pub(super) fn only_v4(&self) -> bool {
+        self.word(header::ONLY_V4).load(Ordering::Relaxed) != 0
+    }
+
+    /// The inodes of the vault's two ends.
+    pub(super) fn vault(&self) -> [u64; 2] {
+        header::VAULT.map(|offset| self.long(offset).load(Ordering::Relaxed))
+    }
+
+    /// How many slots have a socket: the slots 0 to this, without it.
+    pub(super) fn sockets(&self) -> u16 {
+        let count = self.word(header::SOCKETS).load(Ordering::Acquire);
+        u16::try_from(count).unwrap_or(SLOTS).min(SLOTS)
+    }
+
+    /// Only under the lock.
+    pub(super) fn set_sockets(&self, count: u16) {
+        self.word(header::SOCKETS).store(count.into(), Ordering::Release);
+    }
+
+    /// Whether a socket is being added to the group. Only under the lock.
+    pub(super) fn creating(&self) -> bool {
+        self.word(header::CREATING).load(Ordering::Acquire) != 0
+    }
+
+    /// Only under the lock.
+    pub(super) fn set_creating(&self, creating: bool) {
+        self.word(header::CREATING).store(creating.into(), Ordering::Release);
+    }
+
+    /// Who has the slot; None: nobody.
+    pub(super) fn tenant(&self, slot: u16) -> Option<Tenant> {
+        let at = place(slot)?;
+        // SYNC POINT: with the store in `occupy`.
+        if self.word(at + slot::STATE).load(Ordering::Acquire) != LIVE {
+            return None;
+        }
+        Some(Tenant {
+            identity: Identity {
+                pid: self.word(at + slot::PID).load(Ordering::Relaxed),
+                start: self.long(at + slot::START).load(Ordering::Relaxed),
+                pid_namespace: self.long(at + slot::PID_NAMESPACE).load(Ordering::Relaxed),
+            },
+            tenure: self.word(at + slot::TENURE).load(Ordering::Relaxed),
+            blocks: self.word(at + slot::BLOCKS).load(Ordering::Relaxed),
+        })
+    }
+
+    /// When the slot was given up, in monotonic nanoseconds; 0: never used.
+    pub(super) fn freed_at(&self, slot: u16) -> u64 {
+        place(slot).map_or(0, |at| self.long(at + slot::FREED).load(Ordering::Relaxed))
+    }
+
+    /// Gives a free slot to a process. Only under the lock.
+    pub(super) fn occupy(&self, slot: u16, identity: Identity) {
+        let Some(at) = place(slot) else { return };
+        self.word(at + slot::PID).store(identity.pid, Ordering::Relaxed);
+        self.long(at + slot::START).store(identity.start, Ordering::Relaxed);
+        self.long(at + slot::PID_NAMESPACE).store(identity.pid_namespace, Ordering::Relaxed);
+        self.word(at + slot::TENURE).fetch_add(1, Ordering::Relaxed);
+        // SYNC POINT: with the load in `tenant`.
+        self.word(at + slot::STATE).store(LIVE, Ordering::Release);
+    }
+
+    /// Frees a slot and its blocks. By its tenant, or under the lock after the tenant's death.
+    pub(super) fn vacate(&self, slot: u16) {
+        let Some(at) = place(slot) else { return };
+        let now = monotonic_ns();
+        let blocks = self.word(at + slot::BLOCKS).swap(0, Ordering::Relaxed);
+        for block in (0..BLOCKS_PER_SLOT).filter(|block| blocks & 1 << block != 0) {
+            self.long(resting(at, block)).store(now, Ordering::Relaxed);
+        }
+        self.long(at + slot::FREED).store(now, Ordering::Relaxed);
+        // SYNC POINT: with the load in `tenant`; the next tenant finds the blocks released.
+        self.word(at + slot::STATE).store(FREE, Ordering::Release);
+    }
+
+    /// Claims the block of the slot that has rested longest, of those that `allowed` has a bit for.
+    /// Only by the slot's tenant, one thread at a time.
+    pub(super) fn claim(&self, slot: u16, allowed: u32, first: u16) -> Option<u16> {
+        let at = place(slot)?;
+        let word = self.word(at + slot::BLOCKS);
+        let free = allowed & !word.load(Ordering::Relaxed);
+        let block = (0..BLOCKS_PER_SLOT)
+            .map(|step| (first.wrapping_add(step)) % BLOCKS_PER_SLOT)
+            .filter(|block| free & 1 << block != 0)
+            .min_by_key(|&block| self.long(resting(at, block)).load(Ordering::Relaxed))?;
+        word.fetch_or(1 << block, Ordering::Relaxed);
+        Some(block)
+    }
+
+    /// Gives a block back, as [`Table::claim`].
+    pub(super) fn release(&self, slot: u16, block: u16) {
+        let Some(at) = place(slot).filter(|_| block < BLOCKS_PER_SLOT) else { return };
+        self.long(resting(at, block)).store(monotonic_ns(), Ordering::Relaxed);
+        self.word(at + slot::BLOCKS).fetch_and(!(1 << block), Ordering::Relaxed);
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        self.memory.u32(offset).expect("offsets are constants, slots checked by `place`")
+    }
+
+    fn long(&self, offset: usize) -> &AtomicU64 {
+        self.memory.u64(offset).expect("offsets are constants, slots checked by `place`")
+    }
+}
+
+/// How the memfd shows in /proc/PID/fd.
+pub(super) const NAME: &std::ffi::CStr = c"ironverbs-registry";
+
+fn place(slot: u16) -> Option<usize> {
+    (slot < SLOTS).then(|| FIRST_SLOT + usize::from(slot) * SLOT_SIZE)
+}
+
+/// Where it stands when a block was released.
+fn resting(slot_at: usize, block: u16) -> usize {
+    slot_at + slot::RESTING + 8 * usize::from(block)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> (Memfd, Table) {
+        Table::create(4800, false, [11, 12]).unwrap()
+    }
+
+    const ME: Identity = Identity { pid: 9, start: 8, pid_namespace: 7 };
+
+    #[test]
+    fn a_second_mapping_sees_what_the_first_wrote() {
+        let (memfd, table) = table();
+        let other = Table::open(&memfd, 4800).unwrap();
+        table.set_sockets(3);
+        table.occupy(2, ME);
+        assert_eq!((other.sockets(), other.vault(), other.only_v4()), (3, [11, 12], false));
+        assert_eq!(other.tenant(2), Some(Tenant { identity: ME, tenure: 1, blocks: 0 }));
+        assert_eq!(other.tenant(1), None);
+        other.vacate(2);
+        assert_eq!(table.tenant(2), None);
+        assert_ne!(table.freed_at(2), 0);
+    }
+
+    #[test]
+    fn a_foreign_table_is_refused() {
+        let (memfd, table) = table();
+        assert!(matches!(Table::open(&memfd, 4801), Err(JoinError::Io { .. })));
+        table.word(header::VERSION).store(99, Ordering::Relaxed);
+        let error = Table::open(&memfd, 4800).unwrap_err();
+        assert!(matches!(error, JoinError::Version { theirs: 99, ours: VERSION }));
+        let empty = Memfd::create(c"empty", SIZE).unwrap();
+        assert!(Table::open(&empty, 4800).is_err());
+        let small = Memfd::create(c"small", 64).unwrap();
+        assert!(Table::open(&small, 4800).is_err());
+    }
+
+    #[test]
+    fn garbage_in_the_table_is_clamped() {
+        let (_memfd, table) = table();
+        table.word(header::SOCKETS).store(u32::MAX, Ordering::Relaxed);
+        assert_eq!(table.sockets(), SLOTS);
+        assert_eq!(table.tenant(SLOTS), None);
+        assert_eq!(table.claim(SLOTS, 0xf, 0), None);
+        table.occupy(u16::MAX, ME);
+        table.vacate(SLOTS);
+        table.release(0, 77);
+    }
+
+    #[test]
+    fn blocks_are_reused_in_the_order_of_their_release() {
+        let (_memfd, table) = table();
+        table.occupy(5, ME);
+        let claimed: Vec<_> = (0..4).filter_map(|_| table.claim(5, 0xf, 2)).collect();
+        assert_eq!(claimed, [2, 3, 0, 1]);
+        assert_eq!(table.claim(5, 0xf, 2), None);
+        for block in [3, 1, 0] {
+            table.release(5, block);
+        }
+        assert_eq!(table.claim(5, 0b1011, 0), Some(3));
+        assert_eq!(table.claim(5, 0b1001, 0), Some(0));
+        // A successor in the slot continues the rotation: block 1 has rested longest.
+        table.vacate(5);
+        table.occupy(5, ME);
+        assert_eq!(table.claim(5, 0xf, 3), Some(1));
+    }
+
+    #[test]
+    fn a_death_under_the_lock_is_told() {
+        let (_memfd, table) = table();
+        let long = Duration::from_secs(20);
+        std::thread::scope(|scope| {
+            scope.spawn(|| std::mem::forget(table.lock(long).unwrap()));
+        });
+        assert!(table.lock(long).unwrap().1);
+        assert!(!table.lock(long).unwrap().1);
+    }
+}

@@ -1,0 +1,1 @@
+//! Process tests of what only the inside can do.
