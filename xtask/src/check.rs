@@ -8,6 +8,11 @@ pub(crate) fn format() -> Program {
     Program::new("cargo").args(["fmt", "--all", "--check"])
 }
 
+/// Formatting of the fuzz targets, which are no members of the workspace.
+pub(crate) fn format_fuzz() -> Program {
+    Program::new("cargo").args(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])
+}
+
 /// Lints of everything that is compiled, tests included.
 pub(crate) fn lints() -> Program {
     Program::new("cargo").args([
@@ -26,6 +31,7 @@ pub(crate) fn command(arguments: &[String]) -> Outcome {
         return Err("usage: cargo xtask check".into());
     }
     format().show()?;
+    format_fuzz().show()?;
     lints().show()?;
     if tools::on_path("cargo-deny") {
         Program::new("cargo").args(["deny", "check"]).show()

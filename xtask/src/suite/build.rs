@@ -8,6 +8,7 @@ use crate::{check, demo, tree};
 
 pub(super) fn format(cases: &mut Cases<'_>) -> Outcome {
     cases.case("fmt", seconds(120), |case| case.run(&check::format()).map(drop));
+    cases.case("fmt-fuzz", seconds(120), |case| case.run(&check::format_fuzz()).map(drop));
     Ok(())
 }
 

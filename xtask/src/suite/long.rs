@@ -1,6 +1,6 @@
 //! Random operations by the thousand, and fuzzers for a bounded time.
 
-use super::{Cases, build, seconds};
+use super::{Cases, build, captured, seconds};
 use crate::process::{Outcome, Program};
 use crate::tree;
 use std::fs;
@@ -15,7 +15,7 @@ pub(super) fn seeds(cases: &mut Cases<'_>) -> Outcome {
     Ok(())
 }
 
-/// Fuzz targets: `fuzz/targets/NAME.rs`, seeds in `fuzz/seeds/NAME/`.
+/// Fuzz targets: `fuzz/targets/NAME.rs`; inputs that once crashed one stay in `fuzz/seeds/NAME/`.
 const TARGETS: [&str; 3] = ["packet", "icrc", "responder"];
 
 /// Seconds for each target.
@@ -36,13 +36,18 @@ pub(super) fn fuzz(cases: &mut Cases<'_>) -> Outcome {
             }
             let corpus = target.join("corpus").join(name);
             fs::create_dir_all(&corpus)?;
-            let artifacts = format!("{}/artifact-", corpus.display());
+            let packets = target.join("seeds").join(name);
+            captured::seeds(name, &packets)?;
+            let kept = tree::root().join("fuzz/seeds").join(name);
+            let artifacts = target.join(format!("{name}-")).display().to_string();
             let program = Program::new(target.join("bin").join(name).display().to_string())
                 .arg(format!("-max_total_time={FUZZ_TIME}"))
-                .args(["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"])
+                .args(["-timeout=10", "-rss_limit_mb=2048", "-max_len=65536"])
+                .args(["-print_final_stats=1", "-verbosity=0"])
                 .arg(format!("-artifact_prefix={artifacts}"))
                 .arg(corpus.display())
-                .arg(format!("fuzz/seeds/{name}"));
+                .arg(packets.display())
+                .args(kept.is_dir().then(|| kept.display()));
             let output = case.run(&program)?;
             let executed = output.lines().find_map(|line| {
                 line.strip_prefix("stat::number_of_executed_units:").map(str::trim)

@@ -2,6 +2,7 @@
 
 mod build;
 mod capture;
+mod captured;
 pub(crate) mod case;
 mod faults;
 mod host;
