@@ -109,8 +109,10 @@ impl Program {
         let mut file = File::options().create(true).append(true).open(log).during(log.display())?;
         writeln!(file, "$ {self}")?;
         let from = file.metadata()?.len() as usize;
-        let child = self
-            .command()
+        let mut command = self.command();
+        // No colours in a file.
+        command.env("TERM", "dumb").env("CARGO_TERM_COLOR", "never");
+        let child = command
             .stdout(file.try_clone()?)
             .stderr(file)
             .spawn()

@@ -43,8 +43,7 @@ impl Case {
             self.logs.len()
         ));
         self.logs.push(log.clone());
-        // No colours in a file.
-        program.clone().env("TERM", "dumb").env("CARGO_TERM_COLOR", "never").start(&log)
+        program.start(&log)
     }
 
     /// Runs a program to its success and gives its output.
