@@ -264,8 +264,8 @@ pub struct Backlog {
     pub drops: u32,
 }
 
-/// Page-aligned storage: the kernel copies slowly between addresses that differ by a few bytes
-/// modulo 4096, and large allocations start just behind a page's beginning.
+/// Page-aligned storage. Large allocations start 16 bytes behind a page's beginning; receiving into
+/// such was 2 to 6 % slower (measured).
 #[derive(Clone)]
 #[repr(align(4096))]
 #[expect(dead_code, reason = "read through a cast of many pages to bytes")]
