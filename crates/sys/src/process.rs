@@ -245,6 +245,35 @@ impl ForkGuard {
     }
 }
 
+/// Runs `child` in a fork(2) of this process and returns its exit code, which is what `child`
+/// returned; 101 if it panicked. For tests of what a forked child may do.
+///
+/// # Safety
+/// What `child` calls is sound in a process in which the other threads have vanished, wherever they
+/// were.
+///
+/// # Errors
+/// As fork(2) and waitpid(2); Interrupted when a signal ended the child.
+pub unsafe fn exit_code_of_fork(child: impl FnOnce() -> i32) -> io::Result<i32> {
+    // SAFETY: the caller answers for what runs in the child, which ends by _exit: it runs none of
+    // the parent's exit handlers and unwinds none of its frames.
+    let pid = check(unsafe { libc::fork() })?;
+    if pid == 0 {
+        let run = std::panic::AssertUnwindSafe(child);
+        let code = std::panic::catch_unwind(run).unwrap_or(101);
+        // SAFETY: as above.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: a live integer; the child is ours.
+    check(unsafe { libc::waitpid(pid, &mut status, 0) })?;
+    if libc::WIFEXITED(status) {
+        Ok(libc::WEXITSTATUS(status))
+    } else {
+        Err(io::ErrorKind::Interrupted.into())
+    }
+}
+
 /// Gives up root for good: real, effective and saved group and user ids, and the supplementary
 /// groups. For tests of what another user may do.
 pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
@@ -272,22 +301,6 @@ mod tests {
     use super::*;
     use std::fs::File;
     use std::process::{Command, Stdio};
-
-    /// Forks; the child's exit code is what `child` returns.
-    fn exit_code_of_fork(child: fn() -> i32) -> i32 {
-        // SAFETY: the child calls async-signal-safe functions only and ends by _exit.
-        let pid = unsafe { libc::fork() };
-        if pid == 0 {
-            // SAFETY: ends the child without running the parent's exit handlers.
-            unsafe { libc::_exit(child()) };
-        }
-        assert!(pid > 0);
-        let mut status = 0;
-        // SAFETY: a live integer; the child is ours.
-        unsafe { libc::waitpid(pid, &mut status, 0) };
-        assert!(libc::WIFEXITED(status));
-        libc::WEXITSTATUS(status)
-    }
 
     #[test]
     fn the_start_time_is_found_behind_any_name() {
@@ -330,15 +343,17 @@ mod tests {
         assert!(namespace("nonsense").is_err());
     }
 
+    fn fork(child: fn() -> i32) -> i32 {
+        // SAFETY: the children here touch atomics and descriptors only.
+        unsafe { exit_code_of_fork(child) }.unwrap()
+    }
+
     static GUARD: std::sync::OnceLock<ForkGuard> = std::sync::OnceLock::new();
 
     #[test]
     fn a_child_knows_that_it_is_one() {
         assert!(!GUARD.get_or_init(|| ForkGuard::new().unwrap()).is_child());
-        assert_eq!(
-            exit_code_of_fork(|| i32::from(GUARD.get().is_some_and(ForkGuard::is_child))),
-            1
-        );
+        assert_eq!(fork(|| i32::from(GUARD.get().is_some_and(ForkGuard::is_child))), 1);
         assert!(!GUARD.get().unwrap().is_child());
     }
 
@@ -364,7 +379,7 @@ mod tests {
         }
         at_fork_child(handler).unwrap();
         at_fork_child(handler).unwrap();
-        let code = exit_code_of_fork(|| {
+        let code = fork(|| {
             i32::from(is_open(&KEPT))
                 + 2 * i32::from(is_open(&CLOSED))
                 + 4 * RAN.load(Ordering::Relaxed) as i32

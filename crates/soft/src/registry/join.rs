@@ -41,29 +41,35 @@ pub(super) fn join(options: &JoinOptions, coroner: &Coroner) -> Result<(Group, S
     let mut search = Search::new(options.port, coroner);
     loop {
         let late = start.elapsed() > PATIENCE;
-        match search.step()? {
+        let silent = match search.step()? {
             Found::Group(group) => {
                 let seat = seat::take(&group, coroner)?;
                 return Ok((group, seat));
             }
-            Found::Silent if late => {
-                return Err(JoinError::Unresponsive { pids: search.pids() });
+            Found::Silent { passed_over: false } => continue,
+            Found::Silent { passed_over: true } => true,
+            Found::Nobody => false,
+        };
+        let pause = match found(options.port, coroner, silent) {
+            Ok(founded) => return Ok(founded),
+            Err(Obstacle::Founder(pid)) if late => {
+                return Err(JoinError::Unresponsive { pids: vec![pid] });
             }
-            Found::Silent => {}
-            Found::Nobody => match found(options.port, coroner) {
-                Ok(founded) => return Ok(founded),
-                Err(Obstacle::Founder(pid)) if late => {
-                    return Err(JoinError::Unresponsive { pids: vec![pid] });
+            Err(Obstacle::Founder(_)) => Duration::from_millis(2),
+            Err(Obstacle::Failed(JoinError::PortTaken { port, owner })) => {
+                let ours = perhaps_ours(owner.as_ref(), coroner.uid);
+                match silent {
+                    true if ours && late => {
+                        return Err(JoinError::Unresponsive { pids: search.pids() });
+                    }
+                    true if ours => Duration::ZERO,
+                    false if ours && start.elapsed() < GRACE => Duration::from_millis(5),
+                    _ => return Err(JoinError::PortTaken { port, owner }),
                 }
-                Err(Obstacle::Founder(_)) => thread::sleep(Duration::from_millis(2)),
-                Err(Obstacle::Failed(JoinError::PortTaken { owner, .. }))
-                    if start.elapsed() < GRACE && perhaps_ours(owner.as_ref(), coroner.uid) =>
-                {
-                    thread::sleep(Duration::from_millis(5));
-                }
-                Err(Obstacle::Failed(error)) => return Err(error),
-            },
-        }
+            }
+            Err(Obstacle::Failed(error)) => return Err(error),
+        };
+        thread::sleep(pause);
     }
 }
 
@@ -78,10 +84,11 @@ enum Obstacle {
     Failed(JoinError),
 }
 
-fn found(port: u16, coroner: &Coroner) -> Result<(Group, Seat), Obstacle> {
+/// `silent`: there are names of members, but those who hold them do not answer.
+fn found(port: u16, coroner: &Coroner, silent: bool) -> Result<(Group, Seat), Obstacle> {
     let founder = founder(coroner)?;
     // Somebody may have founded it since we looked.
-    if !matches!(Search::new(port, coroner).step(), Ok(Found::Nobody)) {
+    if !silent && !matches!(Search::new(port, coroner).step(), Ok(Found::Nobody)) {
         return Err(Obstacle::Founder(0));
     }
     let failed = |doing| move |source| Obstacle::Failed(JoinError::Io { doing, source });
@@ -121,8 +128,10 @@ enum Found {
     Group(Group),
     /// No process of this user answers to any name of the group.
     Nobody,
-    /// There are some, which have not answered so far.
-    Silent,
+    /// There are some, which have not answered so far; `passed_over`: for a while now.
+    Silent {
+        passed_over: bool,
+    },
 }
 
 /// Asks the members for the group: the first, and as long as there is no answer ever more of them.
@@ -171,7 +180,8 @@ impl<'a> Search<'a> {
         if let Some(group) = self.answers()? {
             return Ok(Found::Group(group));
         }
-        if Instant::now() >= self.pass_over {
+        let passed_over = Instant::now() >= self.pass_over;
+        if passed_over {
             if let Some(group) = self.help_ourselves() {
                 return Ok(Found::Group(group));
             }
@@ -180,13 +190,13 @@ impl<'a> Search<'a> {
             self.next = 0;
             self.asked.retain(|asked| asked.connection.is_some());
         }
-        Ok(Found::Silent)
+        Ok(Found::Silent { passed_over })
     }
 
     /// Connects to the next `burst` members.
     fn ask(&mut self) {
         let enough = self.asked.len() + self.burst;
-        self.burst *= 2;
+        self.burst = (self.burst * 2).min(usize::from(SLOTS));
         while self.next < SLOTS && self.asked.len() < enough {
             let slot = self.next;
             self.next += 1;
