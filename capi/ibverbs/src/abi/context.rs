@@ -1,0 +1,102 @@
+//! The context: the table of data-path operations that inline functions jump through, and the
+//! extended table that lies in front of it in memory.
+
+use std::ffi::{c_int, c_void};
+
+use super::*;
+
+/// A slot of a table that stays empty: the inline function behind it then does what its
+/// documentation says of a device without the operation (EOPNOTSUPP, or an older call).
+pub(crate) type Unused = *const c_void;
+
+/// The first five members of the list are the ones in use since version 1.1; the others are
+/// remnants whose places must not move.
+#[repr(C)]
+pub(crate) struct ibv_context_ops {
+    pub(crate) _compat: [Unused; 7],
+    pub(crate) alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_int) -> *mut ibv_mw>,
+    pub(crate) bind_mw:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut c_void) -> c_int>,
+    pub(crate) dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
+    pub(crate) _compat_create_cq: Unused,
+    pub(crate) poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
+    pub(crate) req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
+    pub(crate) _compat_cq_event: [Unused; 7],
+    pub(crate) post_srq_recv: Option<
+        unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+    >,
+    pub(crate) _compat_create_qp: [Unused; 4],
+    pub(crate) post_send:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
+    pub(crate) post_recv:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
+    pub(crate) _compat_create_ah: [Unused; 5],
+}
+
+#[repr(C)]
+pub(crate) struct ibv_context {
+    pub(crate) device: *mut ibv_device,
+    pub(crate) ops: ibv_context_ops,
+    pub(crate) cmd_fd: c_int,
+    pub(crate) async_fd: c_int,
+    pub(crate) num_comp_vectors: c_int,
+    pub(crate) mutex: libc::pthread_mutex_t,
+    pub(crate) abi_compat: *mut c_void,
+}
+
+/// It grows at its front, so that `sz` and the offsets from `context` down never change.
+#[repr(C)]
+pub(crate) struct verbs_context {
+    pub(crate) query_port:
+        Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
+    pub(crate) advise_mr: Unused,
+    pub(crate) alloc_null_mr: Unused,
+    pub(crate) read_counters: Unused,
+    pub(crate) attach_counters_point_flow: Unused,
+    pub(crate) create_counters: Unused,
+    pub(crate) destroy_counters: Unused,
+    pub(crate) reg_dm_mr: Unused,
+    pub(crate) alloc_dm: Unused,
+    pub(crate) free_dm: Unused,
+    pub(crate) modify_flow_action_esp: Unused,
+    pub(crate) destroy_flow_action: Unused,
+    pub(crate) create_flow_action_esp: Unused,
+    pub(crate) modify_qp_rate_limit: Unused,
+    pub(crate) alloc_parent_domain: Unused,
+    pub(crate) dealloc_td: Unused,
+    pub(crate) alloc_td: Unused,
+    pub(crate) modify_cq: Unused,
+    pub(crate) post_srq_ops: Unused,
+    pub(crate) destroy_rwq_ind_table: Unused,
+    pub(crate) create_rwq_ind_table: Unused,
+    pub(crate) destroy_wq: Unused,
+    pub(crate) modify_wq: Unused,
+    pub(crate) create_wq: Unused,
+    pub(crate) query_rt_values: Unused,
+    pub(crate) create_cq_ex:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
+    pub(crate) priv_: Unused,
+    pub(crate) query_device_ex: Option<
+        unsafe extern "C" fn(
+            *mut ibv_context,
+            *const c_void,
+            *mut ibv_device_attr_ex,
+            usize,
+        ) -> c_int,
+    >,
+    pub(crate) ibv_destroy_flow: Unused,
+    pub(crate) abi_placeholder2: Unused,
+    pub(crate) ibv_create_flow: Unused,
+    pub(crate) abi_placeholder1: Unused,
+    pub(crate) open_qp: Unused,
+    pub(crate) create_qp_ex:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
+    pub(crate) get_srq_num: Unused,
+    pub(crate) create_srq_ex:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
+    pub(crate) open_xrcd: Unused,
+    pub(crate) close_xrcd: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
+    pub(crate) _abi_placeholder3: u64,
+    pub(crate) sz: usize,
+    pub(crate) context: ibv_context,
+}

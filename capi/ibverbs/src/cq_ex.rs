@@ -1,0 +1,207 @@
+//! The extended way to poll: `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll`, and one call for
+//! each field (ibv_create_cq_ex(3)).
+
+use std::ffi::{c_int, c_void};
+use std::mem;
+
+use parking_lot::Mutex;
+
+use crate::abi::*;
+use crate::convert;
+use crate::cq;
+use crate::fail::{self, Failure, Outcome};
+use crate::objects::CqExtra;
+use crate::pool::Object;
+
+/// The completion between start and end. Locked in between, unless the CQ is for one thread.
+#[derive(Default)]
+pub(crate) struct Cursor {
+    wc: Option<ibv_wc>,
+}
+
+/// ibv_create_cq_ex(3).
+///
+/// # Safety
+/// As for [`crate::objects::find`]; `init` is null or points to the structure.
+pub(crate) unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    fail::object("ibv_create_cq_ex", || {
+        if init.is_null() {
+            return Err(Failure::Null { what: "cq_attr" });
+        }
+        // SAFETY: the caller's promise.
+        let init = unsafe { *init };
+        if init.wc_flags & !IBV_WC_STANDARD_FLAGS != 0 {
+            return Err(Failure::Unsupported { what: "a completion field asked for" });
+        }
+        if init.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 {
+            return Err(Failure::Unsupported { what: "an attribute of the completion queue" });
+        }
+        let flags = match init.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS {
+            0 => 0,
+            _ => init.flags,
+        };
+        if flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
+            return Err(Failure::Unsupported { what: "a creation flag" });
+        }
+        let extra = CqExtra { cursor: Some(Mutex::new(Cursor::default())), ..Default::default() };
+        // SAFETY: the caller's promise.
+        unsafe {
+            cq::create(
+                context,
+                init.cqe,
+                init.cq_context,
+                init.channel,
+                init.comp_vector,
+                extra,
+                |object| install(object, init.wc_flags),
+            )
+        }
+    })
+}
+
+const BYTE_LEN: u64 = 1;
+const IMM: u64 = 1 << 1;
+const QP_NUM: u64 = 1 << 2;
+const SRC_QP: u64 = 1 << 3;
+const SLID: u64 = 1 << 4;
+const SL: u64 = 1 << 5;
+const DLID_PATH_BITS: u64 = 1 << 6;
+
+/// # Safety
+/// `cq` points to a structure that nobody else sees yet.
+unsafe fn install(cq: *mut ibv_cq_ex, wc_flags: u64) {
+    // SAFETY: the caller's promise.
+    let cq = unsafe { &mut *cq };
+    let asked = |bit: u64| wc_flags & bit != 0;
+    cq.start_poll = Some(start_poll);
+    cq.next_poll = Some(next_poll);
+    cq.end_poll = Some(end_poll);
+    cq.read_opcode = Some(read_opcode);
+    cq.read_vendor_err = Some(read_vendor_err);
+    cq.read_wc_flags = Some(read_wc_flags);
+    cq.read_byte_len = asked(BYTE_LEN).then_some(read_byte_len as _);
+    cq.read_imm_data = asked(IMM).then_some(read_imm_data as _);
+    cq.read_qp_num = asked(QP_NUM).then_some(read_qp_num as _);
+    cq.read_src_qp = asked(SRC_QP).then_some(read_src_qp as _);
+    cq.read_slid = asked(SLID).then_some(read_slid as _);
+    cq.read_sl = asked(SL).then_some(read_sl as _);
+    cq.read_dlid_path_bits = asked(DLID_PATH_BITS).then_some(read_dlid_path_bits as _);
+}
+
+/// Takes the next completion: ENOENT when there is none.
+///
+/// # Safety
+/// As for [`crate::objects::find`].
+unsafe fn advance(cq: *mut ibv_cq_ex, cursor: &mut Cursor) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    let found = unsafe { ibv_cq_ex::pool().find(cq.cast())? };
+    cursor.wc = None;
+    found.inner.poll(1, |entry| cursor.wc = Some(convert::c_wc(entry)))?;
+    let Some(wc) = &cursor.wc else {
+        return Err(Failure::Unknown { what: "next completion", handle: 0 });
+    };
+    // SAFETY: the place is alive; the fields are ours to write.
+    unsafe { ((*cq).status, (*cq).wr_id) = (wc.status, wc.wr_id) };
+    Ok(())
+}
+
+/// Runs `work` on the cursor. ENOENT is how these calls say that there is nothing: no failure.
+///
+/// # Safety
+/// As for [`crate::objects::find`].
+unsafe fn polled(cq: *mut ibv_cq_ex, work: impl FnOnce(&Mutex<Cursor>) -> Outcome<()>) -> c_int {
+    let mut empty = false;
+    let status = fail::status("ibv_start_poll", || {
+        // SAFETY: the caller's promise.
+        let found = unsafe { ibv_cq_ex::pool().find(cq.cast())? };
+        let cursor = found.extra.cursor.as_ref();
+        match work(cursor.ok_or(Failure::Unsupported { what: "ibv_start_poll on this CQ" })?) {
+            Err(Failure::Unknown { .. }) => {
+                empty = true;
+                Ok(())
+            }
+            other => other,
+        }
+    });
+    if empty { libc::ENOENT } else { status }
+}
+
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise: `attr` is null or starts with its comp_mask.
+    let unknown_attr = !attr.is_null() && unsafe { *attr.cast::<u32>() } != 0;
+    // SAFETY: the caller's promise.
+    unsafe {
+        polled(cq, |mutex| {
+            if unknown_attr {
+                return Err(Failure::Argument { what: "comp_mask", value: 1 });
+            }
+            let mut cursor = mutex.lock();
+            advance(cq, &mut cursor)?;
+            // `end_poll` unlocks; a start that fails is not followed by an end.
+            mem::forget(cursor);
+            Ok(())
+        })
+    }
+}
+
+unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: the caller's promise; it is between start and end, hence holds the lock.
+    unsafe {
+        polled(cq, |mutex| {
+            if !mutex.is_locked() {
+                return Err(Failure::Argument { what: "order of polling calls", value: 0 });
+            }
+            advance(cq, &mut *mutex.data_ptr())
+        })
+    }
+}
+
+unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
+    // SAFETY: the caller's promise; it started the polling, hence holds the lock.
+    unsafe {
+        polled(cq, |mutex| {
+            if !mutex.is_locked() {
+                return Err(Failure::Argument { what: "order of polling calls", value: 0 });
+            }
+            mutex.force_unlock();
+            Ok(())
+        });
+    }
+}
+
+/// A field of the completion that the cursor is at; the default when it is at none.
+///
+/// # Safety
+/// As for [`crate::objects::find`]; the caller is between start and end.
+unsafe fn field<T: Default>(cq: *mut ibv_cq_ex, get: impl FnOnce(&ibv_wc) -> T) -> T {
+    // SAFETY: the caller's promise.
+    let Ok(found) = (unsafe { ibv_cq_ex::pool().find(cq.cast()) }) else { return T::default() };
+    let Some(mutex) = &found.extra.cursor else { return T::default() };
+    // SAFETY: between start and end the caller holds the lock.
+    unsafe { (*mutex.data_ptr()).wc.as_ref().map(get).unwrap_or_default() }
+}
+
+macro_rules! readers {
+    ($($name:ident: $type:ty = $field:ident;)*) => {$(
+        unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
+            // SAFETY: the caller's promise.
+            unsafe { field(cq, |wc| wc.$field.into()) }
+        }
+    )*};
+}
+
+readers! {
+    read_opcode: u32 = opcode;
+    read_vendor_err: u32 = vendor_err;
+    read_byte_len: u32 = byte_len;
+    read_imm_data: u32 = imm_data;
+    read_qp_num: u32 = qp_num;
+    read_src_qp: u32 = src_qp;
+    read_wc_flags: u32 = wc_flags;
+    read_slid: u32 = slid;
+    read_sl: u8 = sl;
+    read_dlid_path_bits: u8 = dlid_path_bits;
+}

@@ -1,0 +1,153 @@
+//! Asynchronous events.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ironverbs_soft as soft;
+use soft::{AsyncEvent, EventKind, EventSource};
+
+use crate::abi::*;
+use crate::fail::{self, Failure, Outcome};
+use crate::objects::{self, Child, View};
+
+/// ibv_get_async_event(3).
+///
+/// # Safety
+/// As for [`objects::find`]; `out` is null or has room for an event.
+pub(crate) unsafe extern "C" fn get_async_event(
+    context: *mut ibv_context,
+    out: *mut ibv_async_event,
+) -> c_int {
+    fail::number("ibv_get_async_event", || {
+        if out.is_null() {
+            return Err(Failure::Null { what: "event" });
+        }
+        // SAFETY: the caller's promise.
+        let soft = unsafe { objects::context(context)? }.context.clone();
+        let (kind, element) = loop {
+            let event = soft.next_async_event()?;
+            match element(&event) {
+                Some(element) => break (event.kind, element),
+                // Its object is not known to C (yet): nobody could acknowledge it.
+                None => event.ack(),
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { out.write(ibv_async_event { element, event_type: kind as u32 }) };
+        Ok(0)
+    })
+}
+
+/// What C sees of the source, whose unacknowledged events are counted.
+fn element(event: &AsyncEvent) -> Option<ibv_async_element> {
+    Some(match &event.source {
+        EventSource::Qp(qp) => {
+            ibv_async_element { qp: counted::<ibv_qp_ex, _, _>(qp.cookie(), qp)? }
+        }
+        EventSource::Cq(cq) => {
+            ibv_async_element { cq: counted::<ibv_cq_ex, _, _>(cq.cookie(), cq)? }
+        }
+        EventSource::Srq(srq) => {
+            ibv_async_element { srq: counted::<ibv_srq, _, _>(srq.cookie(), srq)? }
+        }
+        EventSource::Port(port) => ibv_async_element { port_num: (*port).into() },
+        EventSource::Device => ibv_async_element { port_num: 0 },
+    })
+}
+
+fn counted<C, T, X>(cookie: usize, inner: &Arc<T>) -> Option<*mut C::Public>
+where
+    C: Child<View = View<T, X>>,
+    T: 'static,
+    X: 'static,
+{
+    let pointer: *mut C::Public = ptr::with_exposed_provenance_mut(cookie);
+    // SAFETY: the cookie is 0 or the address of a place, and places are never unmapped.
+    let found = unsafe { C::pool().find(pointer) }.ok()?;
+    if !Arc::ptr_eq(&found.inner, inner) {
+        return None;
+    }
+    found.unacknowledged.fetch_add(1, Ordering::Relaxed);
+    Some(pointer)
+}
+
+/// ibv_ack_async_event(3).
+///
+/// # Safety
+/// `event` is null or points to an event.
+pub(crate) unsafe extern "C" fn ack_async_event(event: *const ibv_async_event) {
+    fail::silent("ibv_ack_async_event", || {
+        if event.is_null() {
+            return Err(Failure::Null { what: "event" });
+        }
+        // SAFETY: the caller's promise; the type of the event says which element is meant.
+        unsafe {
+            let event = *event;
+            match event.event_type {
+                n if n == EventKind::CqErr as u32 => {
+                    let cq = event.element.cq;
+                    acknowledge::<ibv_cq_ex, _, _>(cq, EventSource::Cq, |cq| {
+                        &raw mut (*cq).base.async_events_completed
+                    })
+                }
+                n if n == EventKind::SrqErr as u32 || n == EventKind::SrqLimitReached as u32 => {
+                    let srq = event.element.srq;
+                    acknowledge::<ibv_srq, _, _>(srq, EventSource::Srq, |srq| {
+                        &raw mut (*srq).events_completed
+                    })
+                }
+                n if is_of_qp(n) => {
+                    let qp = event.element.qp;
+                    acknowledge::<ibv_qp_ex, _, _>(qp, EventSource::Qp, |qp| {
+                        &raw mut (*qp).qp_base.events_completed
+                    })
+                }
+                _ => Ok(()),
+            }
+        }
+    });
+}
+
+fn is_of_qp(event_type: u32) -> bool {
+    (EventKind::QpFatal as u32..=EventKind::PathMigErr as u32).contains(&event_type)
+        || event_type == EventKind::QpLastWqeReached as u32
+}
+
+/// # Safety
+/// As for [`objects::find`]; `completed` finds the field of the structure.
+unsafe fn acknowledge<C, T, X>(
+    object: *mut C::Public,
+    source: fn(Arc<T>) -> EventSource,
+    completed: impl FnOnce(*mut C) -> *mut u32,
+) -> Outcome<()>
+where
+    C: Child<View = View<T, X>>,
+    T: 'static,
+    X: 'static,
+{
+    // SAFETY: the caller's promise.
+    let found = unsafe { objects::find::<C>(object)? };
+    let take = |n: u32| n.checked_sub(1);
+    let counted =
+        found.unacknowledged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
+    if counted {
+        // SAFETY: the place is alive; the field is ours to write.
+        unsafe { AtomicU32::from_ptr(completed(found.object())) }.fetch_add(1, Ordering::Relaxed);
+        one_of(source(found.inner.clone())).ack();
+    }
+    Ok(())
+}
+
+/// Acknowledges whatever was read for an object that is about to end with its context.
+pub(crate) fn acknowledge_all<T, X>(view: &View<T, X>, source: fn(Arc<T>) -> EventSource) {
+    for _ in 0..view.unacknowledged.swap(0, Ordering::Relaxed) {
+        one_of(source(view.inner.clone())).ack();
+    }
+}
+
+/// An event of the source; which one makes no difference to its count.
+fn one_of(source: EventSource) -> AsyncEvent {
+    AsyncEvent { kind: EventKind::QpFatal, source }
+}

@@ -1,0 +1,104 @@
+//! The tables that inline functions jump through.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use crate::abi::*;
+use crate::fail::{self, Failure};
+use crate::{cq, cq_ex, post, qp, query, srq};
+
+const NONE: Unused = ptr::null();
+
+/// A context with every table in place. Empty entries are operations that this device lacks: the
+/// inline functions then answer EOPNOTSUPP themselves.
+pub(crate) fn table(
+    device: *mut ibv_device,
+    cmd_fd: c_int,
+    async_fd: c_int,
+    num_comp_vectors: c_int,
+) -> verbs_context {
+    verbs_context {
+        query_port: Some(query::query_port_ex),
+        advise_mr: NONE,
+        alloc_null_mr: NONE,
+        read_counters: NONE,
+        attach_counters_point_flow: NONE,
+        create_counters: NONE,
+        destroy_counters: NONE,
+        reg_dm_mr: NONE,
+        alloc_dm: NONE,
+        free_dm: NONE,
+        modify_flow_action_esp: NONE,
+        destroy_flow_action: NONE,
+        create_flow_action_esp: NONE,
+        modify_qp_rate_limit: NONE,
+        alloc_parent_domain: NONE,
+        dealloc_td: NONE,
+        alloc_td: NONE,
+        modify_cq: NONE,
+        post_srq_ops: NONE,
+        destroy_rwq_ind_table: NONE,
+        create_rwq_ind_table: NONE,
+        destroy_wq: NONE,
+        modify_wq: NONE,
+        create_wq: NONE,
+        query_rt_values: NONE,
+        create_cq_ex: Some(cq_ex::create_cq_ex),
+        priv_: NONE,
+        query_device_ex: Some(query::query_device_ex),
+        ibv_destroy_flow: NONE,
+        abi_placeholder2: NONE,
+        ibv_create_flow: NONE,
+        abi_placeholder1: NONE,
+        open_qp: NONE,
+        create_qp_ex: Some(qp::create_qp_ex),
+        get_srq_num: NONE,
+        create_srq_ex: Some(srq::create_srq_ex),
+        open_xrcd: NONE,
+        close_xrcd: Some(close_xrcd),
+        _abi_placeholder3: 0,
+        sz: size_of::<verbs_context>(),
+        context: ibv_context {
+            device,
+            ops: ibv_context_ops {
+                _compat: [NONE; 7],
+                alloc_mw: Some(alloc_mw),
+                bind_mw: Some(bind_mw),
+                dealloc_mw: Some(dealloc_mw),
+                _compat_create_cq: NONE,
+                poll_cq: Some(cq::poll_cq),
+                req_notify_cq: Some(cq::req_notify_cq),
+                _compat_cq_event: [NONE; 7],
+                post_srq_recv: Some(post::post_srq_recv),
+                _compat_create_qp: [NONE; 4],
+                post_send: Some(post::post_send),
+                post_recv: Some(post::post_recv),
+                _compat_create_ah: [NONE; 5],
+            },
+            cmd_fd,
+            async_fd,
+            num_comp_vectors,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            abi_compat: VERBS_ABI_IS_EXTENDED,
+        },
+    }
+}
+
+const WINDOWS: Failure = Failure::Unsupported { what: "a memory window" };
+
+unsafe extern "C" fn alloc_mw(_: *mut ibv_pd, _: c_int) -> *mut ibv_mw {
+    fail::object("ibv_alloc_mw", || Err(WINDOWS))
+}
+
+unsafe extern "C" fn bind_mw(_: *mut ibv_qp, _: *mut ibv_mw, _: *mut c_void) -> c_int {
+    fail::status("ibv_bind_mw", || Err(WINDOWS))
+}
+
+unsafe extern "C" fn dealloc_mw(_: *mut ibv_mw) -> c_int {
+    fail::status("ibv_dealloc_mw", || Err(WINDOWS))
+}
+
+/// The one entry whose inline function does not look whether it is there.
+unsafe extern "C" fn close_xrcd(_: *mut c_void) -> c_int {
+    fail::status("ibv_close_xrcd", || Err(Failure::Unsupported { what: "an XRC domain" }))
+}

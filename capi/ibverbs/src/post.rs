@@ -1,0 +1,247 @@
+//! Posting lists of work requests.
+
+use std::ffi::c_int;
+use std::{ptr, slice};
+
+use ironverbs_soft as soft;
+use soft::{Payload, PostError, SendFlags, SendWr, Sge, UdDest, WrOpcode};
+
+use crate::abi::*;
+use crate::convert;
+use crate::fail::{self, Failure, Outcome};
+use crate::pool::Object;
+
+/// Elements that a list of this device may have; no queue is created with more.
+const MAX_SGE: usize = 32;
+
+/// Runs `post` on every request of a list. After a failure `*bad` is the first that was not posted;
+/// those before it are.
+///
+/// # Safety
+/// `first` is null or leads to a list of requests; `bad` is null or has room for a pointer.
+unsafe fn each<W>(
+    first: *mut W,
+    bad: *mut *mut W,
+    next: impl Fn(&W) -> *mut W,
+    mut post: impl FnMut(&W) -> Outcome<()>,
+) -> Outcome<()> {
+    let mut wr = first;
+    // SAFETY: the caller's promise.
+    while let Some(request) = unsafe { wr.as_ref() } {
+        if let Err(failure) = post(request) {
+            // SAFETY: the caller's promise.
+            unsafe { blame(bad, wr) };
+            return Err(failure);
+        }
+        wr = next(request);
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `bad` is null or has room for a pointer.
+unsafe fn blame<W>(bad: *mut *mut W, wr: *mut W) {
+    if !bad.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { *bad = wr };
+    }
+}
+
+/// The list of a request.
+///
+/// # Safety
+/// `list` points to `count` elements, unless that is 0 or less.
+unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Outcome<&'a [ibv_sge]> {
+    match usize::try_from(count) {
+        Ok(0) => Ok(&[]),
+        Ok(_) if list.is_null() => Err(Failure::Null { what: "list of elements" }),
+        // SAFETY: the caller's promise.
+        Ok(count) => Ok(unsafe { slice::from_raw_parts(list, count) }),
+        Err(_) => Err(Failure::Argument { what: "num_sge", value: count as u64 }),
+    }
+}
+
+/// Runs `work` on the device's form of a list, on the stack.
+pub(crate) fn with_sges<T>(
+    list: &[ibv_sge],
+    work: impl FnOnce(&[Sge]) -> Result<T, PostError>,
+) -> Result<T, PostError> {
+    let mut sges = [Sge::default(); MAX_SGE];
+    let Some(sges) = sges.get_mut(..list.len()) else {
+        return Err(PostError::TooManySges { asked: list.len(), max: MAX_SGE as u32 });
+    };
+    for (to, from) in sges.iter_mut().zip(list) {
+        *to = convert::sge(from);
+    }
+    work(sges)
+}
+
+/// ibv_post_recv(3).
+///
+/// # Safety
+/// As for [`crate::objects::find`]; `wr` is null or leads to a list of requests.
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    fail::status("ibv_post_recv", || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let found = ibv_qp_ex::pool().find(qp).inspect_err(|_| blame(bad, wr))?;
+            each(
+                wr,
+                bad,
+                |wr| wr.next,
+                |wr| {
+                    let list = elements(wr.sg_list, wr.num_sge)?;
+                    Ok(with_sges(list, |sges| found.inner.post_recv(wr.wr_id, sges))?)
+                },
+            )
+        }
+    })
+}
+
+/// ibv_post_srq_recv(3).
+///
+/// # Safety
+/// As for [`post_recv`].
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    fail::status("ibv_post_srq_recv", || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let found = ibv_srq::pool().find(srq).inspect_err(|_| blame(bad, wr))?;
+            each(
+                wr,
+                bad,
+                |wr| wr.next,
+                |wr| {
+                    let list = elements(wr.sg_list, wr.num_sge)?;
+                    Ok(with_sges(list, |sges| found.inner.post_recv(wr.wr_id, sges))?)
+                },
+            )
+        }
+    })
+}
+
+/// ibv_post_send(3): the whole list is posted, then sent together.
+///
+/// # Safety
+/// As for [`post_recv`]; the elements of inline requests name readable memory.
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    fail::status("ibv_post_send", || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let found = ibv_qp_ex::pool().find(qp).inspect_err(|_| blame(bad, wr))?;
+            let mut batch = found.inner.post_batch();
+            each(
+                wr,
+                bad,
+                |wr| wr.next,
+                |wr| {
+                    let request = send_wr(wr, found.inner.as_ref())?;
+                    let list = elements(wr.sg_list, wr.num_sge)?;
+                    push(&mut batch, &request, list)
+                },
+            )
+        }
+    })
+}
+
+/// # Safety
+/// If the request is inline, the list names readable memory.
+pub(crate) unsafe fn push(
+    batch: &mut soft::PostGuard<'_>,
+    request: &SendWr,
+    list: &[ibv_sge],
+) -> Outcome<()> {
+    if request.flags.contains(SendFlags::INLINE) {
+        let len = list.iter().map(|sge| sge.length as usize).sum();
+        // SAFETY: the caller's promise.
+        let mut copy = |to: &mut [u8]| unsafe { gather(list, to) };
+        return Ok(batch.push(request, Payload::Inline { len, copy: &mut copy })?);
+    }
+    Ok(with_sges(list, |sges| batch.push(request, Payload::Sges(sges)))?)
+}
+
+/// # Safety
+/// The list names readable memory.
+unsafe fn gather(list: &[ibv_sge], mut to: &mut [u8]) {
+    for sge in list {
+        let len = sge.length as usize;
+        let Some((head, rest)) = std::mem::take(&mut to).split_at_mut_checked(len) else { return };
+        if len > 0 {
+            let from = ptr::with_exposed_provenance::<u8>(sge.addr as usize);
+            // SAFETY: the caller's promise; the queue's memory is not the program's.
+            unsafe { ptr::copy_nonoverlapping(from, head.as_mut_ptr(), len) };
+        }
+        to = rest;
+    }
+}
+
+/// The device's form of a request.
+///
+/// # Safety
+/// A UD request's address handle is null or points to readable memory of the structure's size.
+unsafe fn send_wr(wr: &ibv_send_wr, qp: &soft::Qp) -> Outcome<SendWr> {
+    let opcode = convert::wr_opcode(wr.opcode)?;
+    let mut request = SendWr {
+        wr_id: wr.wr_id,
+        opcode,
+        flags: SendFlags::from_bits_truncate(wr.send_flags),
+        imm: wr.imm_data.to_ne_bytes(),
+        invalidate_rkey: wr.imm_data,
+        remote_addr: 0,
+        rkey: 0,
+        compare_add: 0,
+        swap: 0,
+        ud: None,
+    };
+    // SAFETY: all members are plain numbers and pointers, for which every bit pattern is valid; the
+    // operation and the QP's type say which is meant.
+    unsafe {
+        match opcode {
+            _ if qp.qp_type() == soft::QpType::Ud => {
+                let ud = wr.wr.ud;
+                request.ud = Some(destination(ud.ah, ud.remote_qpn, ud.remote_qkey, qp)?);
+            }
+            WrOpcode::CompareSwap | WrOpcode::FetchAdd => {
+                let atomic = wr.wr.atomic;
+                (request.remote_addr, request.rkey) = (atomic.remote_addr, atomic.rkey);
+                (request.compare_add, request.swap) = (atomic.compare_add, atomic.swap);
+            }
+            WrOpcode::Write | WrOpcode::WriteWithImm | WrOpcode::Read => {
+                let rdma = wr.wr.rdma;
+                (request.remote_addr, request.rkey) = (rdma.remote_addr, rdma.rkey);
+            }
+            WrOpcode::Send | WrOpcode::SendWithImm | WrOpcode::SendWithInv => {}
+        }
+    }
+    Ok(request)
+}
+
+/// Where a datagram goes.
+///
+/// # Safety
+/// As for [`crate::objects::find`].
+pub(crate) unsafe fn destination(
+    ah: *const ibv_ah,
+    qpn: u32,
+    qkey: u32,
+    qp: &soft::Qp,
+) -> Outcome<UdDest> {
+    // SAFETY: the caller's promise.
+    let found = unsafe { ibv_ah::pool().find(ah)? };
+    if !std::sync::Arc::ptr_eq(found.inner.pd(), qp.pd()) {
+        return Err(Failure::OtherDomain { what: "address handle" });
+    }
+    Ok(UdDest { path: found.inner.path(), qpn, qkey })
+}

@@ -1,0 +1,246 @@
+//! Queue pairs: creation, attributes, the end.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use ironverbs_soft as soft;
+use soft::AttrMask;
+
+use crate::abi::*;
+use crate::convert;
+use crate::fail::{self, Failure, Outcome};
+use crate::objects::{self, QpExtra, View, find};
+use crate::pool::Object;
+use crate::qp_ex;
+
+/// ibv_create_qp(3); `cap` then holds what was granted.
+///
+/// # Safety
+/// As for [`objects::find`]; `init` is null or points to the structure.
+pub(crate) unsafe extern "C" fn create_qp(
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    fail::object("ibv_create_qp", || {
+        if init.is_null() {
+            return Err(Failure::Null { what: "qp_init_attr" });
+        }
+        // SAFETY: the caller's promise.
+        unsafe { create(pd, &mut *init, QpExtra::default(), |_| ()) }
+    })
+}
+
+/// ibv_create_qp_ex(3). The header's inline function sends QPs with no more than a PD to
+/// [`create_qp`]; here come the send operations of the extended interface, and what this device
+/// lacks.
+///
+/// # Safety
+/// As for [`objects::find`]; `init` is null or points to the structure.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    fail::object("ibv_create_qp_ex", || {
+        if init.is_null() {
+            return Err(Failure::Null { what: "qp_init_attr_ex" });
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            objects::context(context)?;
+            let attr = &mut *init;
+            let known = IBV_QP_INIT_ATTR_PD
+                | IBV_QP_INIT_ATTR_CREATE_FLAGS
+                | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+            if attr.comp_mask & !known != 0 {
+                return Err(Failure::Unsupported { what: "an attribute of the queue pair" });
+            }
+            if attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0 {
+                return Err(Failure::Unsupported { what: "a creation flag" });
+            }
+            if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
+                return Err(Failure::Null { what: "protection domain" });
+            }
+            let mut plain = ibv_qp_init_attr {
+                qp_context: attr.qp_context,
+                send_cq: attr.send_cq,
+                recv_cq: attr.recv_cq,
+                srq: attr.srq,
+                cap: attr.cap,
+                qp_type: attr.qp_type,
+                sq_sig_all: attr.sq_sig_all,
+            };
+            let ops = match attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS {
+                0 => None,
+                _ => Some(attr.send_ops_flags),
+            };
+            let extra = match ops {
+                None => QpExtra::default(),
+                Some(ops) => qp_ex::extra(convert::qp_type(attr.qp_type)?, ops)?,
+            };
+            let qp = create(attr.pd, &mut plain, extra, |object| {
+                if let Some(ops) = ops {
+                    qp_ex::install(object, ops);
+                }
+            })?;
+            attr.cap = plain.cap;
+            Ok(qp)
+        }
+    })
+}
+
+/// # Safety
+/// As for [`objects::find`], for the PD and every object in `init`.
+unsafe fn create(
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    extra: QpExtra,
+    finish: impl FnOnce(*mut ibv_qp_ex),
+) -> Outcome<*mut ibv_qp> {
+    // SAFETY: the caller's promise.
+    let (found, send_cq, recv_cq, srq) = unsafe {
+        let srq = match init.srq.is_null() {
+            true => None,
+            false => Some(find::<ibv_srq>(init.srq)?.inner.clone()),
+        };
+        let cq = |cq| Ok::<_, Failure>(find::<ibv_cq_ex>(cq)?.inner.clone());
+        (find::<ibv_pd>(pd)?, cq(init.send_cq)?, cq(init.recv_cq)?, srq)
+    };
+    let asked = soft::QpInit {
+        qp_type: convert::qp_type(init.qp_type)?,
+        send_cq,
+        recv_cq,
+        srq,
+        cap: convert::cap(&init.cap),
+        sq_sig_all: init.sq_sig_all != 0,
+    };
+    let qp = found.inner.create_qp(&asked)?;
+    let id = found.context;
+    let view = View { inner: qp.clone(), context: id, unacknowledged: AtomicU32::new(0), extra };
+    let object = ibv_qp_ex::pool().insert(view, |object, handle| {
+        // SAFETY: nobody else sees the place yet; it starts zeroed.
+        let base = unsafe { &mut (*object).qp_base };
+        (base.context, base.qp_context, base.pd) = (id.pointer(), init.qp_context, pd);
+        (base.send_cq, base.recv_cq, base.srq) = (init.send_cq, init.recv_cq, init.srq);
+        (base.handle, base.qp_num, base.qp_type) = (handle, qp.qpn(), init.qp_type);
+        base.state = qp.state() as u32;
+        finish(object);
+    })?;
+    qp.set_cookie(object.as_ptr().expose_provenance());
+    init.cap = convert::c_cap(&qp.cap());
+    Ok(object.as_ptr())
+}
+
+/// ibv_modify_qp(3).
+///
+/// # Safety
+/// As for [`objects::find`]; `attr` is null or points to the structure.
+pub(crate) unsafe extern "C" fn modify_qp(
+    qp: *mut ibv_qp,
+    attr: *const ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    fail::status("ibv_modify_qp", || {
+        if attr.is_null() {
+            return Err(Failure::Null { what: "attr" });
+        }
+        let mask = AttrMask::from_bits(mask as u32)
+            .ok_or(Failure::Argument { what: "attr_mask", value: mask as u64 })?;
+        // SAFETY: the caller's promise.
+        let found = unsafe { find::<ibv_qp_ex>(qp)? };
+        // SAFETY: the caller's promise.
+        let wanted = convert::qp_attr(unsafe { &*attr }, mask)?;
+        found.inner.modify(&wanted, mask)?;
+        if mask.contains(AttrMask::STATE) {
+            // SAFETY: the place is alive; the field is ours to write.
+            unsafe { (&raw mut (*found.object()).qp_base.state).write(wanted.state as u32) };
+        }
+        Ok(())
+    })
+}
+
+/// ibv_query_qp(3): everything is filled in, whatever the mask names.
+///
+/// # Safety
+/// As for [`objects::find`]; `attr` and `init` are null or have room for their structures.
+pub(crate) unsafe extern "C" fn query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    fail::status("ibv_query_qp", || {
+        if attr.is_null() || init.is_null() {
+            return Err(Failure::Null { what: "attr or init_attr" });
+        }
+        // SAFETY: the caller's promise.
+        let found = unsafe { find::<ibv_qp_ex>(qp)? };
+        let soft: &Arc<soft::Qp> = &found.inner;
+        let now = soft.query();
+        // SAFETY: the caller's promise; the place is alive.
+        unsafe {
+            attr.write(convert::c_qp_attr(&now));
+            let base = &raw mut (*found.object()).qp_base;
+            (*base).state = now.state as u32;
+            init.write(ibv_qp_init_attr {
+                qp_context: (*base).qp_context,
+                send_cq: (*base).send_cq,
+                recv_cq: (*base).recv_cq,
+                srq: (*base).srq,
+                cap: convert::c_cap(&soft.cap()),
+                qp_type: soft.qp_type() as u32,
+                sq_sig_all: soft.sq_sig_all().into(),
+            });
+        }
+        Ok(())
+    })
+}
+
+/// ibv_destroy_qp(3): in every state; waits until its events are acknowledged.
+///
+/// # Safety
+/// As for [`objects::find`].
+pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: the caller's promise.
+    fail::status("ibv_destroy_qp", || unsafe {
+        objects::destroy::<ibv_qp_ex, _, _>(qp, |qp: &soft::Qp| qp.destroy())
+    })
+}
+
+/// ibv_query_qp_data_in_order: 0, nothing is promised.
+///
+/// # Safety
+/// As for [`objects::find`].
+pub(crate) unsafe extern "C" fn query_qp_data_in_order(
+    qp: *mut ibv_qp,
+    _op: u32,
+    _flags: u32,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    fail::silent("ibv_query_qp_data_in_order", || unsafe { find::<ibv_qp_ex>(qp).map(drop) });
+    0
+}
+
+const ECE: Failure = Failure::Unsupported { what: "enhanced connection establishment" };
+
+/// ibv_query_ece(3).
+pub(crate) extern "C" fn query_ece(_: *mut ibv_qp, _: *mut ibv_ece) -> c_int {
+    fail::status("ibv_query_ece", || Err(ECE))
+}
+
+/// ibv_set_ece(3).
+pub(crate) extern "C" fn set_ece(_: *mut ibv_qp, _: *mut ibv_ece) -> c_int {
+    fail::status("ibv_set_ece", || Err(ECE))
+}
+
+const MULTICAST: Failure = Failure::Unsupported { what: "multicast" };
+
+/// ibv_attach_mcast(3).
+pub(crate) extern "C" fn attach_mcast(_: *mut ibv_qp, _: *const c_void, _: u16) -> c_int {
+    fail::status("ibv_attach_mcast", || Err(MULTICAST))
+}
+
+/// ibv_detach_mcast(3).
+pub(crate) extern "C" fn detach_mcast(_: *mut ibv_qp, _: *const c_void, _: u16) -> c_int {
+    fail::status("ibv_detach_mcast", || Err(MULTICAST))
+}

@@ -1,0 +1,397 @@
+//! The extended way to post sends: `ibv_wr_start`, one call for each request, `ibv_wr_complete`
+//! (ibv_wr_post(3)).
+//!
+//! Requests are gathered beside the QP and posted by `ibv_wr_complete`, all or none as far as they
+//! can be judged alone. Between start and complete the QP's batch is locked, as the manual says.
+
+use std::ffi::{c_int, c_void};
+use std::mem;
+
+use ironverbs_soft as soft;
+use parking_lot::Mutex;
+use soft::{PostError, QpType, SendFlags, SendWr, WrOpcode};
+
+use crate::abi::*;
+use crate::fail::{self, Failure, Outcome};
+use crate::objects::{QpExtra, find};
+use crate::pool::{Object, Ref};
+use crate::post;
+
+/// The requests between start and complete.
+#[derive(Default)]
+pub(crate) struct Batch {
+    requests: Vec<Request>,
+    /// Elements of all requests, one after another.
+    sges: Vec<ibv_sge>,
+    /// Inline data of all requests, one after another.
+    inline: Vec<u8>,
+    failed: Option<Failure>,
+}
+
+struct Request {
+    wr: SendWr,
+    data: Data,
+}
+
+enum Data {
+    Sges { first: usize, count: usize },
+    Inline { first: usize, len: usize },
+}
+
+impl Batch {
+    fn clear(&mut self) {
+        self.requests.clear();
+        self.sges.clear();
+        self.inline.clear();
+        self.failed = None;
+    }
+
+    /// The request that the setters are about.
+    fn last(&mut self) -> Outcome<&mut Request> {
+        self.requests
+            .last_mut()
+            .ok_or(Failure::Argument { what: "order of ibv_wr calls", value: 0 })
+    }
+}
+
+const OF_RC: u64 = IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | IBV_QP_EX_WITH_SEND_WITH_INV;
+const OF_UC: u64 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+const OF_ALL: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+
+/// The private part of a QP with these operations, if the type has them all.
+pub(crate) fn extra(qp_type: QpType, ops: u64) -> Outcome<QpExtra> {
+    let possible = match qp_type {
+        QpType::Rc => OF_RC | OF_UC | OF_ALL,
+        QpType::Uc => OF_UC | OF_ALL,
+        _ => OF_ALL,
+    };
+    if ops & !possible != 0 {
+        return Err(Failure::Unsupported { what: "one of the send operations asked for" });
+    }
+    Ok(QpExtra { batch: Some(Mutex::new(Batch::default())) })
+}
+
+/// Fills the table of a QP. Operations that were not asked for stay empty.
+///
+/// # Safety
+/// `qp` points to a structure that nobody else sees yet.
+pub(crate) unsafe fn install(qp: *mut ibv_qp_ex, ops: u64) {
+    // SAFETY: the caller's promise.
+    let qp = unsafe { &mut *qp };
+    let asked = |bit: u64| ops & bit != 0;
+    qp.wr_atomic_cmp_swp = asked(IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(atomic_cmp_swp as _);
+    qp.wr_atomic_fetch_add =
+        asked(IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(atomic_fetch_add as _);
+    qp.wr_rdma_read = asked(IBV_QP_EX_WITH_RDMA_READ).then_some(rdma_read as _);
+    qp.wr_rdma_write = asked(IBV_QP_EX_WITH_RDMA_WRITE).then_some(rdma_write as _);
+    qp.wr_rdma_write_imm = asked(IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM).then_some(rdma_write_imm as _);
+    qp.wr_send = asked(IBV_QP_EX_WITH_SEND).then_some(send as _);
+    qp.wr_send_imm = asked(IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(send_imm as _);
+    qp.wr_send_inv = asked(IBV_QP_EX_WITH_SEND_WITH_INV).then_some(send_inv as _);
+    qp.wr_set_ud_addr = Some(set_ud_addr);
+    qp.wr_set_inline_data = Some(set_inline_data);
+    qp.wr_set_inline_data_list = Some(set_inline_data_list);
+    qp.wr_set_sge = Some(set_sge);
+    qp.wr_set_sge_list = Some(set_sge_list);
+    qp.wr_start = Some(start);
+    qp.wr_complete = Some(complete);
+    qp.wr_abort = Some(abort);
+}
+
+/// ibv_qp_to_qp_ex: null for a QP without send operations.
+///
+/// # Safety
+/// As for [`find`].
+pub(crate) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    fail::object("ibv_qp_to_qp_ex", || {
+        // SAFETY: the caller's promise.
+        let found = unsafe { find::<ibv_qp_ex>(qp)? };
+        match found.extra.batch {
+            Some(_) => Ok(found.object()),
+            None => Err(Failure::Unsupported { what: "ibv_wr on a QP without send_ops_flags" }),
+        }
+    })
+}
+
+/// The QP of a call and its batch.
+///
+/// # Safety
+/// As for [`find`].
+unsafe fn opened<'a>(qp: *mut ibv_qp_ex) -> Outcome<(Ref<'a, ibv_qp_ex>, &'a Mutex<Batch>)> {
+    // SAFETY: the caller's promise.
+    let found = unsafe { ibv_qp_ex::pool().find(qp.cast())? };
+    let batch = found.extra.batch.as_ref().map(std::ptr::from_ref);
+    // SAFETY: the view stays for as long as `found`, which every caller keeps beside the batch.
+    let batch = unsafe { batch.map(|b| &*b) };
+    let batch = batch.ok_or(Failure::Unsupported { what: "ibv_wr on this queue pair" })?;
+    Ok((found, batch))
+}
+
+/// Runs `work` on the batch between start and complete; what fails is reported by complete.
+///
+/// # Safety
+/// As for [`find`]; the caller is between start and complete, as the manual demands.
+unsafe fn within(
+    qp: *mut ibv_qp_ex,
+    work: impl FnOnce(&mut Batch, &Ref<'_, ibv_qp_ex>) -> Outcome<()>,
+) {
+    fail::silent("ibv_wr", || {
+        // SAFETY: the caller's promise.
+        let (found, mutex) = unsafe { opened(qp)? };
+        if !mutex.is_locked() {
+            return Err(Failure::Argument { what: "order of ibv_wr calls", value: 0 });
+        }
+        // SAFETY: it was locked by `start`, by the thread that is between start and complete: this.
+        let batch = unsafe { &mut *mutex.data_ptr() };
+        if batch.failed.is_none()
+            && let Err(failure) = work(batch, &found)
+        {
+            batch.failed = Some(failure);
+        }
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
+    fail::silent("ibv_wr_start", || {
+        // SAFETY: the caller's promise.
+        let (_found, mutex) = unsafe { opened(qp)? };
+        let mut batch = mutex.lock();
+        batch.clear();
+        // `complete` or `abort` unlocks.
+        mem::forget(batch);
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
+    fail::silent("ibv_wr_abort", || {
+        // SAFETY: the caller's promise.
+        let (_found, mutex) = unsafe { opened(qp)? };
+        // SAFETY: the caller started the batch.
+        unsafe { unlock(mutex) }
+    });
+}
+
+/// # Safety
+/// The caller has started the batch.
+unsafe fn unlock(mutex: &Mutex<Batch>) -> Outcome<()> {
+    if !mutex.is_locked() {
+        return Err(Failure::Argument { what: "order of ibv_wr calls", value: 0 });
+    }
+    // SAFETY: locked by `start`, whose guard was forgotten.
+    unsafe { mutex.force_unlock() };
+    Ok(())
+}
+
+unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
+    fail::status("ibv_wr_complete", || {
+        // SAFETY: the caller's promise.
+        let (found, mutex) = unsafe { opened(qp)? };
+        if !mutex.is_locked() {
+            return Err(Failure::Argument { what: "order of ibv_wr calls", value: 0 });
+        }
+        // SAFETY: as in `within`.
+        let done = post(&found, unsafe { &mut *mutex.data_ptr() });
+        // SAFETY: as above.
+        unsafe { unlock(mutex)? };
+        done
+    })
+}
+
+fn post(found: &Ref<'_, ibv_qp_ex>, batch: &mut Batch) -> Outcome<()> {
+    if let Some(failure) = batch.failed.take() {
+        return Err(failure);
+    }
+    let mut guard = found.inner.post_batch();
+    for request in &batch.requests {
+        match request.data {
+            Data::Sges { first, count } => {
+                let list = batch.sges.get(first..first + count).unwrap_or_default();
+                post::with_sges(list, |sges| guard.push(&request.wr, soft::Payload::Sges(sges)))?;
+            }
+            Data::Inline { first, len } => {
+                let data = batch.inline.get(first..first + len).unwrap_or_default();
+                let mut copy = |to: &mut [u8]| to.copy_from_slice(data);
+                guard.push(&request.wr, soft::Payload::Inline { len, copy: &mut copy })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds a request that takes `wr_id` and `wr_flags` from the structure, as the manual says.
+///
+/// # Safety
+/// As for [`within`].
+unsafe fn add(qp: *mut ibv_qp_ex, opcode: WrOpcode, set: impl FnOnce(&mut SendWr)) {
+    // SAFETY: the caller's promise; the fields are the program's to write, between its calls.
+    unsafe {
+        within(qp, |batch, found| {
+            let object = found.object();
+            let mut wr = SendWr {
+                wr_id: (*object).wr_id,
+                opcode,
+                flags: SendFlags::from_bits_truncate((*object).wr_flags),
+                imm: [0; 4],
+                invalidate_rkey: 0,
+                remote_addr: 0,
+                rkey: 0,
+                compare_add: 0,
+                swap: 0,
+                ud: None,
+            };
+            // Only the setters of inline data make a request inline.
+            wr.flags.remove(SendFlags::INLINE);
+            set(&mut wr);
+            let first = batch.sges.len();
+            batch.requests.push(Request { wr, data: Data::Sges { first, count: 0 } });
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
+    // SAFETY: the caller's promise.
+    unsafe { add(qp, WrOpcode::Send, |_| ()) }
+}
+
+unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, imm: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { add(qp, WrOpcode::SendWithImm, |wr| wr.imm = imm.to_ne_bytes()) }
+}
+
+unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { add(qp, WrOpcode::SendWithInv, |wr| wr.invalidate_rkey = rkey) }
+}
+
+unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { add(qp, WrOpcode::Read, |wr| (wr.rkey, wr.remote_addr) = (rkey, addr)) }
+}
+
+unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { add(qp, WrOpcode::Write, |wr| (wr.rkey, wr.remote_addr) = (rkey, addr)) }
+}
+
+unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, imm: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        add(qp, WrOpcode::WriteWithImm, |wr| {
+            (wr.rkey, wr.remote_addr, wr.imm) = (rkey, addr, imm.to_ne_bytes());
+        })
+    }
+}
+
+unsafe extern "C" fn atomic_cmp_swp(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    compare: u64,
+    swap: u64,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        add(qp, WrOpcode::CompareSwap, |wr| {
+            (wr.rkey, wr.remote_addr, wr.compare_add, wr.swap) = (rkey, addr, compare, swap);
+        })
+    }
+}
+
+unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, add_: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        add(qp, WrOpcode::FetchAdd, |wr| {
+            (wr.rkey, wr.remote_addr, wr.compare_add) = (rkey, addr, add_);
+        })
+    }
+}
+
+unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        within(qp, |batch, found| {
+            batch.last()?.wr.ud = Some(post::destination(ah, qpn, qkey, &found.inner)?);
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { within(qp, |batch, found| sges(batch, found, &[ibv_sge { addr, length, lkey }])) }
+}
+
+unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    // SAFETY: the caller's promise: the list has that many elements.
+    unsafe {
+        within(qp, |batch, found| sges(batch, found, slice(list, count, "list of elements")?));
+    }
+}
+
+/// # Safety
+/// `list` points to `count` elements, unless that is 0.
+unsafe fn slice<'a, T>(list: *const T, count: usize, what: &'static str) -> Outcome<&'a [T]> {
+    match count {
+        0 => Ok(&[]),
+        _ if list.is_null() => Err(Failure::Null { what }),
+        // SAFETY: the caller's promise.
+        _ => Ok(unsafe { std::slice::from_raw_parts(list, count) }),
+    }
+}
+
+fn sges(batch: &mut Batch, found: &Ref<'_, ibv_qp_ex>, list: &[ibv_sge]) -> Outcome<()> {
+    let max = found.inner.cap().max_send_sge;
+    if list.len() > max as usize {
+        return Err(PostError::TooManySges { asked: list.len(), max }.into());
+    }
+    let first = batch.sges.len();
+    batch.sges.extend_from_slice(list);
+    batch.last()?.data = Data::Sges { first, count: list.len() };
+    Ok(())
+}
+
+unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        within(qp, |batch, found| inline(batch, found, &[ibv_data_buf { addr, length }]));
+    }
+}
+
+unsafe extern "C" fn set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_data_buf,
+) {
+    // SAFETY: the caller's promise: the list has that many elements, which name readable memory.
+    unsafe { within(qp, |batch, found| inline(batch, found, slice(list, count, "buf_list")?)) }
+}
+
+/// # Safety
+/// The list names readable memory.
+unsafe fn inline(
+    batch: &mut Batch,
+    found: &Ref<'_, ibv_qp_ex>,
+    list: &[ibv_data_buf],
+) -> Outcome<()> {
+    let max = found.inner.cap().max_inline_data;
+    let len = list.iter().fold(0_usize, |sum, buf| sum.saturating_add(buf.length));
+    if len > max as usize {
+        return Err(PostError::InlineTooLong { asked: len, max }.into());
+    }
+    let first = batch.inline.len();
+    for buf in list {
+        // SAFETY: the caller's promise.
+        let data = unsafe { slice(buf.addr.cast::<u8>(), buf.length, "inline data")? };
+        batch.inline.extend_from_slice(data);
+    }
+    let request = batch.last()?;
+    request.wr.flags.insert(SendFlags::INLINE);
+    request.data = Data::Inline { first, len };
+    Ok(())
+}
