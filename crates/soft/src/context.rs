@@ -189,7 +189,7 @@ impl Context {
     /// Limits of the device (ibv_query_device(3)).
     pub fn attr(&self) -> DeviceAttr {
         // CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, RC_RNR_NAK_GEN, SRQ_RESIZE, each with a test.
-        let device_cap_flags = 1 << 6 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13;
+        let device_cap_flags = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13;
         let config = self.host.config();
         DeviceAttr {
             fw_ver: env!("CARGO_PKG_VERSION").to_owned(),
@@ -360,6 +360,7 @@ impl Context {
     /// they are destroyed.
     pub fn destroy(&self) -> Result<(), Error> {
         self.identity.retire()?;
+        self.host.flush();
         self.device.forget(self);
         Ok(())
     }

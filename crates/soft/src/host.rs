@@ -137,6 +137,14 @@ impl Host {
         registry.map(Registry::members).unwrap_or_default()
     }
 
+    /// Sends the acknowledgements that were put off to leave with a later request. For the end of a program; at any
+    /// other time the next poll, the destruction of the QP or the background thread sees to it.
+    pub fn flush(&self) {
+        if self.0.check().is_ok() {
+            self.0.flush();
+        }
+    }
+
     /// Does what there is to do now: packets, timers. Whether there was anything. Polling a CQ does the same.
     pub fn progress(&self) -> bool {
         self.0.check().is_ok() && self.0.progress_inline()

@@ -72,6 +72,17 @@ impl Inner {
         self.progress_inline();
     }
 
+    /// Sends what was put off.
+    pub(crate) fn flush(&self) {
+        // A program may end while one of its threads polls: what that one holds, it sends itself.
+        if let Some(mut engine) = self.engine.try_lock() {
+            let now = self.clock.now();
+            for qp in engine.owing.drain(..) {
+                qp.settle(false, now);
+            }
+        }
+    }
+
     pub(crate) fn progress_inline(&self) -> bool {
         let Some(mut engine) = self.engine.try_lock() else {
             // Somebody else is at it.

@@ -188,6 +188,9 @@ impl Qp {
         let mut state = self.state.lock();
         let now = self.host().now();
         let pkey = limits::PKEY;
+        if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Reset | QpState::Err) {
+            self.pump(&mut state, now);
+        }
         {
             let mut surroundings = Surroundings::of(self);
             state.transport.modify(attr, mask, path, pkey, now, &mut surroundings)?;
@@ -338,7 +341,12 @@ impl Qp {
         self.identity.retire()?;
         let host = self.host();
         host.qps.write().remove(self.qpn, host.now());
-        self.state.lock().gone = true;
+        {
+            let mut state = self.state.lock();
+            // The peer's last requests were carried out, and it is to know.
+            self.pump(&mut state, host.now());
+            state.gone = true;
+        }
         self.send_cq.purge(self.qpn);
         self.recv_cq.purge(self.qpn);
         for users in [&self.pd.users, &self.send_cq.users, &self.recv_cq.users] {
