@@ -15,6 +15,7 @@ mod post;
 mod recv_queue;
 mod requester;
 mod requests;
+mod resources;
 mod responder;
 mod responses;
 mod send_queue;

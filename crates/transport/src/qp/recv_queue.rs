@@ -22,6 +22,7 @@ impl RecvQueue {
         RecvQueue::Own(Ring {
             max: cap.max_recv_wr,
             max_sge: cap.max_recv_sge,
+            size: (cap.max_recv_wr as usize).next_power_of_two(),
             slots: Vec::new(),
             sges: Vec::new(),
             head: 0,
@@ -86,6 +87,8 @@ impl RecvQueue {
 pub(super) struct Ring {
     max: u32,
     max_sge: u32,
+    /// Slots, a power of two.
+    size: usize,
     slots: Vec<Slot>,
     /// `max_sge` elements per slot.
     sges: Vec<Sge>,
@@ -132,8 +135,7 @@ impl Ring {
         Some((slot.wr_id, &self.sges[first..first + slot.sges as usize]))
     }
 
-    /// Only asked for a ring that holds or takes a request, so that `max` is not 0.
     fn slot(&self, index: u64) -> usize {
-        (index % u64::from(self.max)) as usize
+        index as usize & (self.size - 1)
     }
 }

@@ -1,12 +1,10 @@
 //! The responder of RC and UC: requests as they arrive (IBA 9.7.4, 9.8.3).
 
-use std::collections::VecDeque;
-
 use ironverbs_wire::{NakCode, Op, Packet, Syndrome};
 
 use super::Qp;
 use super::message::{Message, Refusal};
-use super::requester::MAX_MESSAGE;
+use super::resources::{Again, Answer, Resources};
 use super::seq::Seq;
 use crate::device::{Atomic, Device, QpEvent};
 use crate::verbs::{Access, Fault, QpState, QpType, WcStatus};
@@ -29,9 +27,7 @@ pub(super) struct Responder {
     /// The gap before, or the want of a receive for, the expected packet has been told: IBA
     /// 9.7.5.2.8 has one NAK until it arrives.
     nak_told: bool,
-    /// READs and atomics, the last `limit` of them.
-    pub(super) resources: VecDeque<Resource>,
-    limit: usize,
+    pub(super) resources: Resources,
     /// A packet has arrived.
     established: bool,
 }
@@ -43,67 +39,19 @@ pub(super) struct Nak {
     pub(super) syndrome: Syndrome,
 }
 
-/// A READ or atomic, kept so that it can be answered again (IBA 9.7.4.1.3, 9.7.5.1.3).
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Resource {
-    pub(super) answer: Answer,
-    /// PSN of the request, and how many its responses take.
-    pub(super) first: Seq,
-    packets: u32,
-    /// MSN at its arrival.
-    pub(super) msn: u32,
-    /// What is being sent: from `start` on, `next` is next, `end` not any more.
-    pub(super) start: Seq,
-    pub(super) next: Seq,
-    pub(super) end: Seq,
-    /// Bytes of the message up to which it is sent.
-    pub(super) end_offset: u64,
-    /// All of it has been sent once.
-    pub(super) answered: bool,
-}
-
-#[derive(Copy, Clone, Debug)]
-pub(super) enum Answer {
-    Read { va: u64, rkey: u32, len: u32 },
-    Atomic { value: u64 },
-}
-
-impl Resource {
-    fn new(answer: Answer, first: Seq, packets: u32, msn: u32) -> Resource {
-        let end_offset = match answer {
-            Answer::Read { len, .. } => len.into(),
-            Answer::Atomic { .. } => 0,
-        };
-        Resource {
-            answer,
-            first,
-            packets,
-            msn,
-            start: first,
-            next: first,
-            end: first.plus(packets),
-            end_offset,
-            answered: false,
-        }
-    }
-
-    pub(super) fn is_pending(&self) -> bool {
-        self.next < self.end
-    }
-
-    fn contains(&self, seq: Seq) -> bool {
-        self.first <= seq && seq < self.first.plus(self.packets)
-    }
-}
-
 impl Responder {
+    /// `limit` is the number of READs and atomics to be kept.
     pub(super) fn new(psn: u32, limit: u8) -> Responder {
-        Responder { expected: Seq::start(psn), limit: limit.into(), ..Responder::default() }
+        Responder {
+            expected: Seq::start(psn),
+            resources: Resources::new(limit),
+            ..Responder::default()
+        }
     }
 
     /// Drops what it owes.
     pub(super) fn forget(&mut self) {
-        *self = Responder { expected: self.expected, limit: self.limit, ..Responder::default() };
+        *self = Responder { expected: self.expected, ..Responder::default() };
     }
 
     fn message_done(&mut self) {
@@ -206,29 +154,16 @@ impl Qp {
         Ok(1)
     }
 
-    /// Makes room for one more READ or atomic. A requester that has more of them outstanding than
-    /// agreed is refused (IBA 9.7.4.1.4); one that was answered may be forgotten, for it asks for
-    /// no more while it has not had all answers.
     fn make_room(&mut self, op: Op) -> Result<(), Refusal> {
-        let responder = &mut self.responder;
-        if !responder.message.admits(op) || responder.limit == 0 {
-            return Err(Refusal::Invalid);
-        }
-        if responder.resources.len() >= responder.limit {
-            match responder.resources.front() {
-                Some(oldest) if oldest.answered => responder.resources.pop_front(),
-                _ => return Err(Refusal::Invalid),
-            };
-        }
-        Ok(())
+        let admitted = self.responder.message.admits(op) && self.responder.resources.make_room();
+        if admitted { Ok(()) } else { Err(Refusal::Invalid) }
     }
 
     fn keep(&mut self, answer: Answer, packets: u32) {
-        let responder = &mut self.responder;
-        responder.message_done();
+        self.responder.message_done();
         self.counters.rx_messages += 1;
-        let first = responder.expected;
-        responder.resources.push_back(Resource::new(answer, first, packets, responder.msn));
+        let Responder { expected, msn, .. } = self.responder;
+        self.responder.resources.keep(answer, expected, packets, msn);
     }
 
     /// A request from before (IBA 9.7.5.1.3): nothing is carried out twice.
@@ -243,43 +178,19 @@ impl Qp {
         }
     }
 
-    /// Answers a READ, or the part of it that is asked for, or an atomic again. False if it is not
-    /// one that was kept.
+    /// Answers a READ or an atomic again. False if it is not one that was kept.
     fn answer_again(&mut self, seq: Seq, packet: &Packet<'_>) -> bool {
-        let mtu = self.mtu.bytes() as u64;
-        let reth = packet.reth;
-        let packets = reth.map_or(1, |reth| self.packets(reth.len.into()));
-        let Some(resource) = self.responder.resources.iter_mut().find(|kept| kept.contains(seq))
-        else {
-            return false;
-        };
-        let end_offset = match (resource.answer, reth) {
-            (Answer::Read { va, rkey, len }, Some(reth)) => {
-                let offset = u64::from(seq.since(resource.first)) * mtu;
-                let same = reth.rkey == rkey || len == 0;
-                if !same
-                    || reth.va != va.wrapping_add(offset)
-                    || u64::from(reth.len) > MAX_MESSAGE
-                    || offset + u64::from(reth.len) > len.into()
-                {
-                    return false;
-                }
-                offset + u64::from(reth.len)
-            }
-            (Answer::Atomic { .. }, None) => 0,
+        let again = match (packet.op, packet.reth) {
+            (Op::ReadRequest, Some(reth)) => Again::Read {
+                va: reth.va,
+                rkey: reth.rkey,
+                len: reth.len,
+                packets: self.packets(reth.len.into()),
+            },
+            (Op::CompareSwap | Op::FetchAdd, _) => Again::Atomic,
             _ => return false,
         };
-        if resource.answered {
-            resource.start = seq;
-            resource.next = seq;
-            resource.end = seq.plus(packets);
-            resource.end_offset = end_offset;
-        } else if seq < resource.next {
-            // Still at it: from there on once more, to the end.
-            resource.start = seq;
-            resource.next = seq;
-        }
-        true
+        self.responder.resources.again(seq, again, self.mtu.bytes() as u64)
     }
 
     /// Refuses what is next.

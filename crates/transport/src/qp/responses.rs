@@ -3,7 +3,8 @@
 use ironverbs_wire::{Aeth, Bth, NakCode, Op, Packet, Syndrome};
 
 use super::message::Refusal;
-use super::responder::{Answer, Nak, Resource};
+use super::resources::{Answer, Resource};
+use super::responder::Nak;
 use super::seq::Seq;
 use super::{Qp, emit};
 use crate::device::{Device, Sink};
@@ -14,7 +15,7 @@ const ACK: Syndrome = Syndrome::Ack { credits: 31 };
 impl Qp {
     /// Whether there is more to send than acknowledgements.
     pub(super) fn owes_response(&self) -> bool {
-        self.responder.nak.is_some() || self.responder.resources.iter().any(Resource::is_pending)
+        self.responder.nak.is_some() || self.responder.resources.is_pending()
     }
 
     /// Whether an acknowledgement is due.
@@ -29,18 +30,21 @@ impl Qp {
         dev: &mut D,
         sink: &mut S,
     ) -> bool {
-        while let Some(at) = self.responder.resources.iter().position(Resource::is_pending) {
-            let resource = self.responder.resources[at];
+        while let Some(resource) = self.responder.resources.pending() {
             let sent = match resource.answer {
                 Answer::Read { va, rkey, .. } => self.send_read(&resource, va, rkey, dev, sink),
                 Answer::Atomic { value } => self.send_atomic(&resource, value, sink),
             };
             match sent {
-                Ok(true) => self.mark_sent(at),
+                Ok(true) => {
+                    self.responder.resources.sent();
+                    // A response acknowledges all up to itself.
+                    self.responder.ack = self.responder.ack.filter(|&ack| ack > resource.next);
+                }
                 Ok(false) => return false,
                 Err(refusal) => {
                     // The region was deregistered meanwhile: the rest of the READ is refused.
-                    self.responder.resources.truncate(at);
+                    self.responder.resources.abandon();
                     let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
                     self.responder.nak = Some(Nak { seq: resource.next, syndrome });
                     self.break_off(refusal, dev);
@@ -62,16 +66,6 @@ impl Qp {
             self.responder.ack = None;
         }
         true
-    }
-
-    fn mark_sent(&mut self, at: usize) {
-        let responder = &mut self.responder;
-        let Some(resource) = responder.resources.get_mut(at) else { return };
-        let sent = resource.next;
-        resource.next = sent.plus(1);
-        resource.answered |= !resource.is_pending();
-        // A response acknowledges all up to itself.
-        responder.ack = responder.ack.filter(|&ack| ack > sent);
     }
 
     fn send_read<D: Device + ?Sized, S: Sink + ?Sized>(

@@ -74,6 +74,8 @@ impl SendWqe {
 #[derive(Debug)]
 pub(super) struct SendQueue {
     cap: QpCap,
+    /// Slots, a power of two.
+    size: usize,
     slots: Vec<SendWqe>,
     /// `cap.max_send_sge` elements per slot.
     sges: Vec<Sge>,
@@ -87,6 +89,7 @@ impl SendQueue {
     pub(super) fn new(cap: &QpCap) -> SendQueue {
         SendQueue {
             cap: *cap,
+            size: (cap.max_send_wr as usize).next_power_of_two(),
             slots: Vec::new(),
             sges: Vec::new(),
             inline: Vec::new(),
@@ -143,7 +146,7 @@ impl SendQueue {
             }
             Payload::Inline { len, copy } => {
                 let room = self.cap.max_inline_data as usize;
-                let all = self.cap.max_send_wr as usize * room;
+                let all = self.size * room;
                 if self.inline.len() < all {
                     self.inline.resize(all, 0);
                 }
@@ -194,8 +197,7 @@ impl SendQueue {
         self.head = self.tail;
     }
 
-    /// Only asked for a ring that holds or takes a request, so that its size is not 0.
     fn slot(&self, index: u64) -> usize {
-        (index % u64::from(self.cap.max_send_wr)) as usize
+        index as usize & (self.size - 1)
     }
 }

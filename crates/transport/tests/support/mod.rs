@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod memory;
+pub mod model;
 pub mod net;
 pub mod pair;
 pub mod rng;
