@@ -34,7 +34,7 @@ fn packets_arrive_where_they_belong(
     let blocks: Vec<u16> = members.iter_mut().map(Member::block).collect();
     for round in 0..3 {
         for (number, block) in blocks.iter().enumerate() {
-            send(options, u32::from(*block) << 12 | 0x123 * round, number as u32);
+            send(options, (u32::from(*block) << 12) + 0x123 * round, number as u32);
         }
     }
     for (number, member) in members.iter().enumerate() {
@@ -88,6 +88,28 @@ fn newcomers_take_the_slots_of_the_dead() {
         members.append(&mut newcomers);
         packets_arrive_where_they_belong(&options, &mut members);
     }
+}
+
+#[test]
+fn a_death_at_any_moment_leaves_the_group_whole() {
+    let options = options(14);
+    let mut members: Vec<_> = (0..3).map(|_| Member::join(&options)).collect();
+    let mut seed = 99u64;
+    for _ in 0..12 {
+        let mut churning: Vec<_> = (0..3).map(|_| Member::start(&options, None)).collect();
+        for member in &mut churning {
+            member.joined();
+            assert_eq!(member.ask("churn"), "churning");
+        }
+        for mut member in churning {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            std::thread::sleep(std::time::Duration::from_micros((seed >> 40) % 4_000));
+            member.die();
+        }
+    }
+    let mut newcomers: Vec<_> = (0..5).map(|_| Member::join(&options)).collect();
+    members.append(&mut newcomers);
+    packets_arrive_where_they_belong(&options, &mut members);
 }
 
 #[test]

@@ -28,6 +28,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// or whose first is just coming.
 const GRACE: Duration = Duration::from_millis(500);
 
+/// Slots looked at before trying to found a group: slots are added in order and used again, so here
+/// is a member if there are any, nearly always. The port says whether there are others.
+const FIRST_LOOK: u16 = 8;
+
 /// Names for founders; more than one only because another user may hold some.
 const TURNS: u16 = 8;
 
@@ -57,6 +61,7 @@ pub(super) fn join(options: &JoinOptions, coroner: &Coroner) -> Result<(Group, S
             }
             Err(Obstacle::Founder(_)) => Duration::from_millis(2),
             Err(Obstacle::Failed(JoinError::PortTaken { port, owner })) => {
+                search.reach = SLOTS;
                 let ours = perhaps_ours(owner.as_ref(), coroner.uid);
                 match silent {
                     true if ours && late => {
@@ -140,6 +145,8 @@ struct Search<'a> {
     coroner: &'a Coroner,
     asked: Vec<Asked>,
     next: u16,
+    /// Slots beyond are not asked.
+    reach: u16,
     burst: usize,
     pass_over: Instant,
 }
@@ -154,7 +161,7 @@ struct Asked {
 impl<'a> Search<'a> {
     fn new(port: u16, coroner: &'a Coroner) -> Search<'a> {
         let pass_over = Instant::now() + SILENCE;
-        Search { port, coroner, asked: Vec::new(), next: 0, burst: 1, pass_over }
+        Search { port, coroner, asked: Vec::new(), next: 0, reach: FIRST_LOOK, burst: 1, pass_over }
     }
 
     fn pids(&self) -> Vec<u32> {
@@ -197,7 +204,7 @@ impl<'a> Search<'a> {
     fn ask(&mut self) {
         let enough = self.asked.len() + self.burst;
         self.burst = (self.burst * 2).min(usize::from(SLOTS));
-        while self.next < SLOTS && self.asked.len() < enough {
+        while self.next < self.reach && self.asked.len() < enough {
             let slot = self.next;
             self.next += 1;
             if self.asked.iter().any(|asked| asked.slot == slot) {

@@ -147,10 +147,11 @@ pub(crate) fn member_process() {
     if let Ok(uid) = words.next().unwrap_or_default().parse() {
         process::become_user(uid, uid).unwrap();
     }
-    match Registry::join(&JoinOptions { port, namespace }) {
+    let options = JoinOptions { port, namespace };
+    match Registry::join(&options) {
         Ok(registry) => {
             say(format_args!("joined {}", registry.slot()));
-            live(registry);
+            live(registry, &options);
         }
         Err(error) => {
             let kind = match &error {
@@ -170,7 +171,7 @@ fn say(line: std::fmt::Arguments<'_>) {
 }
 
 /// Serves the group, says what packets come, and obeys, until the parent is gone.
-fn live(registry: Registry) {
+fn live(registry: Registry, options: &JoinOptions) {
     let mut stdin = std::io::stdin();
     let mut batch = RxBatch::new(8);
     let mut pending = Vec::new();
@@ -210,11 +211,16 @@ fn live(registry: Registry) {
                     say(format_args!("members {slots:?}"));
                 }
                 "fork" => {
-                    std::thread::spawn(|| {
+                    let parent = process::pid();
+                    std::thread::spawn(move || {
                         // SAFETY: the child allocates, which glibc allows there, and takes no lock.
-                        let _ = unsafe { process::exit_code_of_fork(outlive_the_parent) };
+                        let _ = unsafe { process::exit_code_of_fork(|| outlive(parent)) };
                     });
                     say(format_args!("forked"));
+                }
+                "churn" => {
+                    drop(registry);
+                    churn(options);
                 }
                 "leave" => {
                     drop(registry);
@@ -228,8 +234,24 @@ fn live(registry: Registry) {
     }
 }
 
-/// What a forked child does: nothing, until the test's end of standard input is closed.
-fn outlive_the_parent() -> i32 {
+/// Comes and goes until killed, or for as long as the watchdog lets it.
+fn churn(options: &JoinOptions) -> ! {
+    say(format_args!("churning"));
+    let start = Instant::now();
+    while start.elapsed() < WATCHDOG {
+        if let Ok(registry) = Registry::join(options) {
+            let _ = registry.claim_block();
+        }
+    }
+    std::process::exit(0)
+}
+
+/// What a forked child does: nothing, until its parent is dead and the test's end of standard input
+/// closed. While the parent lives, the input is the parent's.
+fn outlive(parent: u32) -> i32 {
+    while std::os::unix::process::parent_id() == parent {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let stdin = std::fs::File::open("/dev/stdin");
     stdin.is_ok_and(|mut stdin| stdin.read_to_end(&mut Vec::new()).is_ok()).into()
 }
