@@ -36,14 +36,28 @@ pub fn pid() -> u32 {
     std::process::id()
 }
 
-/// When the process started, in clock ticks since boot: with the pid, it names a process for good.
+/// When a process started, in clock ticks since boot (of the caller's time namespace): with the pid,
+/// it names a process for good.
 ///
 /// # Errors
-/// NotFound when there is no such process (or it is hidden from us); InvalidData when
-/// /proc/PID/stat does not read as proc_pid_stat(5) says.
+/// NotFound when there is no such process, or it is hidden from us; Unsupported when /proc is of
+/// another PID namespace, where the number means another process; InvalidData when the file does not
+/// read as proc_pid_stat(5) says.
 pub fn start_time(pid: u32) -> io::Result<u64> {
-    let stat = fs::read(format!("/proc/{pid}/stat"))?;
-    parse_start_time(&stat).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    let own = self::pid();
+    if pid == own {
+        // Right in any /proc.
+        return read_start_time("/proc/self/stat");
+    }
+    let link = fs::read_link("/proc/self")?;
+    if link.to_str().and_then(|link| link.parse().ok()) != Some(own) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    read_start_time(&format!("/proc/{pid}/stat"))
+}
+
+fn read_start_time(path: &str) -> io::Result<u64> {
+    parse_start_time(&fs::read(path)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Field 22. The second, the name, may hold blanks and parentheses: the last ")" ends it.

@@ -32,7 +32,7 @@ impl Coroner {
     /// nothing either: a child of it may hold it.
     pub(super) fn examine(&self, slot: u16, tenant: &Tenant) -> Life {
         let identity = tenant.identity;
-        if identity.pid_namespace != self.own.pid_namespace || identity == self.own {
+        if identity.namespaces != self.own.namespaces || identity == self.own {
             // Ourselves: another membership, or one from before an execve(2).
             return self.by_entry(slot);
         }

@@ -37,7 +37,7 @@ mod slot {
     pub(super) const STATE: usize = 0;
     pub(super) const PID: usize = 4;
     pub(super) const START: usize = 8;
-    pub(super) const PID_NAMESPACE: usize = 16;
+    pub(super) const NAMESPACES: usize = 16;
     pub(super) const FREED: usize = 24;
     pub(super) const BLOCKS: usize = 32;
     pub(super) const TENURE: usize = 36;
@@ -53,12 +53,12 @@ const _: () = assert!(slot::RESTING + 8 * BLOCKS_PER_SLOT as usize <= SLOT_SIZE)
 const FREE: u32 = 0;
 const LIVE: u32 = 1;
 
-/// Names a process for good, within its PID namespace.
+/// Names a process for good, to those of the same PID and time namespaces.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Identity {
     pub(super) pid: u32,
     pub(super) start: u64,
-    pub(super) pid_namespace: u64,
+    pub(super) namespaces: u64,
 }
 
 impl Identity {
@@ -68,9 +68,15 @@ impl Identity {
             pid,
             // Without /proc the pid alone has to do.
             start: process::start_time(pid).unwrap_or(0),
-            pid_namespace: process::namespace("pid").unwrap_or(0),
+            namespaces: namespaces(),
         }
     }
+}
+
+/// Both namespaces' inode numbers, which have 32 bits.
+fn namespaces() -> u64 {
+    let inode = |kind| process::namespace(kind).unwrap_or(0) & 0xffff_ffff;
+    inode("pid") << 32 | inode("time")
 }
 
 /// Who has a slot.
@@ -175,7 +181,7 @@ impl Table {
             identity: Identity {
                 pid: self.word(at + slot::PID).load(Ordering::Relaxed),
                 start: self.long(at + slot::START).load(Ordering::Relaxed),
-                pid_namespace: self.long(at + slot::PID_NAMESPACE).load(Ordering::Relaxed),
+                namespaces: self.long(at + slot::NAMESPACES).load(Ordering::Relaxed),
             },
             tenure: self.word(at + slot::TENURE).load(Ordering::Relaxed),
             blocks: self.word(at + slot::BLOCKS).load(Ordering::Relaxed),
@@ -192,7 +198,7 @@ impl Table {
         let Some(at) = place(slot) else { return };
         self.word(at + slot::PID).store(identity.pid, Ordering::Relaxed);
         self.long(at + slot::START).store(identity.start, Ordering::Relaxed);
-        self.long(at + slot::PID_NAMESPACE).store(identity.pid_namespace, Ordering::Relaxed);
+        self.long(at + slot::NAMESPACES).store(identity.namespaces, Ordering::Relaxed);
         self.word(at + slot::TENURE).fetch_add(1, Ordering::Relaxed);
         // SYNC POINT: with the load in `tenant`.
         self.word(at + slot::STATE).store(LIVE, Ordering::Release);
@@ -261,7 +267,7 @@ mod tests {
         Table::create(4800, false, [11, 12]).unwrap()
     }
 
-    const ME: Identity = Identity { pid: 9, start: 8, pid_namespace: 7 };
+    const ME: Identity = Identity { pid: 9, start: 8, namespaces: 7 };
 
     #[test]
     fn a_second_mapping_sees_what_the_first_wrote() {
