@@ -1,2 +1,57 @@
-//! The ironverbs command.
-fn main() {}
+//! The ironverbs command: programs on the stack, what there is, and measurements.
+
+mod explain;
+mod info;
+mod perf;
+mod ping;
+mod run;
+mod verbs;
+
+use std::fmt::Display;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// RDMA without an adapter: runs programs on a software device, shows it and measures it.
+#[derive(Parser)]
+#[command(name = "ironverbs", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    Run(run::RunArgs),
+    Info(info::InfoArgs),
+    Ping(ping::PingArgs),
+    Perf(perf::PerfArgs),
+}
+
+fn main() -> ExitCode {
+    let result = match &Arguments::parse().command {
+        Command::Run(args) => return run::run(args),
+        Command::Info(args) => info::run(args),
+        Command::Ping(args) => ping::run(args),
+        Command::Perf(args) => perf::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            complain(why);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says on stderr what went wrong.
+fn complain(why: impl Display) {
+    // Nobody is left to be told when that fails.
+    let _ = writeln!(std::io::stderr(), "ironverbs: {why}");
+}
+
+/// Says on stderr what might surprise.
+fn warn(what: impl Display) {
+    let _ = writeln!(std::io::stderr(), "ironverbs: warning: {what}");
+}

@@ -1,0 +1,322 @@
+//! The side that is asked: answers tests until the client says goodbye.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::lane::{Completions, Lane, Place, is_receive};
+use super::pattern;
+use super::protocol::*;
+use crate::verbs::{Gid, Host, Mtu};
+
+/// How and where to listen.
+#[derive(clap::Args)]
+pub(crate) struct ServerArgs {
+    /// Serve clients instead of being one
+    #[arg(long, short = 'S')]
+    pub(crate) server: bool,
+    /// Server: address to listen on [default: all]
+    #[arg(long, value_name = "ADDRESS", requires = "server")]
+    pub(crate) bind: Option<IpAddr>,
+    /// Server: keep serving after the first client has gone
+    #[arg(long, short = 'k', requires = "server")]
+    pub(crate) keep: bool,
+}
+
+/// Which device and GID to use.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct PlaceArgs {
+    /// TCP port to meet on
+    #[arg(long, short = 'p', default_value_t = 18516)]
+    pub(crate) port: u16,
+    /// Device [default: the one that has the address of the TCP connection]
+    #[arg(long, short = 'd', value_name = "NAME")]
+    pub(crate) device: Option<String>,
+    /// Index of the source GID [default: that of the TCP connection's address]
+    #[arg(long, short = 'g', value_name = "INDEX")]
+    pub(crate) gid_index: Option<u32>,
+}
+
+/// Sessions at once; the next client is told to come again.
+const MAX_SESSIONS: usize = 64;
+/// Between tests a client thinks, or its user does.
+const IDLE: Duration = Duration::from_secs(3600);
+/// After so long without a message the processor is left to others.
+const SPIN: Duration = Duration::from_millis(20);
+/// How often the TCP connection is looked at during a test.
+const LOOK: Duration = Duration::from_millis(1);
+/// For a greeting.
+const PROMPT: Duration = Duration::from_secs(5);
+
+pub(crate) fn serve(host: &Host, args: &ServerArgs, place: &PlaceArgs) -> Result<(), String> {
+    let listener = listen(args.bind, place.port)?;
+    let local = listener.local_addr().map_err(|e| e.to_string())?;
+    println!("listening on {} port {}", local.ip(), local.port());
+    let sessions = Arc::new(AtomicUsize::new(0));
+    loop {
+        let (stream, peer) = match listener.accept() {
+            Ok(accepted) => accepted,
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionAborted => continue,
+            Err(e) if args.keep => {
+                crate::warn(format_args!("cannot accept: {e}"));
+                // Out of descriptors: until sessions end there is nothing better to do.
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+            Err(e) => return Err(format!("cannot accept: {e}")),
+        };
+        if !args.keep {
+            return session(host, stream, place).map_err(|e| format!("{}: {e}", shown(peer)));
+        }
+        if sessions.fetch_add(1, Ordering::AcqRel) >= MAX_SESSIONS {
+            sessions.fetch_sub(1, Ordering::AcqRel);
+            refuse(stream, "too many clients at once; try again later");
+            continue;
+        }
+        let (host, place, count) = (host.clone(), place.clone(), sessions.clone());
+        std::thread::spawn(move || {
+            if let Err(e) = session(&host, stream, &place) {
+                crate::warn(format_args!("{}: {e}", shown(peer)));
+            }
+            count.fetch_sub(1, Ordering::AcqRel);
+        });
+    }
+}
+
+fn shown(peer: SocketAddr) -> IpAddr {
+    peer.ip().to_canonical()
+}
+
+fn listen(bind: Option<IpAddr>, port: u16) -> Result<TcpListener, String> {
+    let explain = |address: IpAddr| {
+        move |e: std::io::Error| match e.kind() {
+            std::io::ErrorKind::AddrInUse => format!(
+                "TCP port {port} is in use (another server?); choose one with --port on both sides"
+            ),
+            _ => format!("cannot listen on {address} port {port}: {e}"),
+        }
+    };
+    match bind {
+        Some(address) => TcpListener::bind((address, port)).map_err(explain(address)),
+        None => {
+            let any = IpAddr::from(Ipv6Addr::UNSPECIFIED);
+            // Where IPv6 is off there is still IPv4.
+            TcpListener::bind((any, port)).or_else(|e| {
+                if e.kind() == std::io::ErrorKind::AddrInUse {
+                    return Err(explain(any)(e));
+                }
+                let any = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+                TcpListener::bind((any, port)).map_err(explain(any))
+            })
+        }
+    }
+}
+
+fn refuse(stream: TcpStream, why: &str) {
+    if let Ok(mut talk) = Talk::new(stream) {
+        let _ = talk.send(&Message::Error { message: why.to_owned() });
+    }
+}
+
+fn session(host: &Host, stream: TcpStream, args: &PlaceArgs) -> Result<(), String> {
+    let mut talk = Talk::new(stream).map_err(|e| e.to_string())?;
+    let result = converse(host, &mut talk, args);
+    if let Err(message) = &result {
+        let _ = talk.send(&Message::Error { message: message.clone() });
+    }
+    result
+}
+
+fn converse(host: &Host, talk: &mut Talk, args: &PlaceArgs) -> Result<(), String> {
+    let say = |e: TalkError| e.to_string();
+    match talk.receive(PROMPT).map_err(say)? {
+        Message::Hello { program, protocol, version } => {
+            check_greeting(&program, protocol, &version).map_err(say)?;
+        }
+        other => return Err(unexpected(&other)),
+    }
+    let (local, peer) = (talk.stream().local_addr(), talk.stream().peer_addr());
+    let (local, peer) = (local.map_err(|e| e.to_string())?, peer.map_err(|e| e.to_string())?);
+    let place = Place::find(host, local.ip(), peer.ip(), args.device.as_deref(), args.gid_index)?;
+    let Message::Hello { program, protocol, version } = hello() else { return Ok(()) };
+    let welcome = Message::Welcome { program, protocol, version, mtu: place.mtu as u8 };
+    talk.send(&welcome).map_err(say)?;
+    loop {
+        match talk.receive(IDLE) {
+            Ok(Message::Start { test, endpoint }) => run(&place, talk, test, &endpoint)?,
+            Ok(Message::Bye) => return Ok(()),
+            Ok(other) => return Err(unexpected(&other)),
+            Err(TalkError::Closed) => return Err("the client went away".to_owned()),
+            Err(e) => return Err(e.to_string()),
+        }
+    }
+}
+
+fn unexpected(message: &Message) -> String {
+    let what = serde_json::to_string(message).unwrap_or_default();
+    TalkError::Unexpected { what: what.chars().take(80).collect() }.to_string()
+}
+
+/// Nothing that a client asks for may cost more than this.
+fn check(test: &Test, place: &Place) -> Result<(), String> {
+    let max_size = match test.transport {
+        Transport::Ud => place.mtu.bytes() as u32,
+        _ => 1 << 30,
+    };
+    let supported = match test.transport {
+        Transport::Rc => true,
+        Transport::Uc => matches!(test.operation, Operation::Send | Operation::Write),
+        Transport::Ud => test.operation == Operation::Send,
+    };
+    if !supported {
+        return Err(format!("{} has no {}", test.transport.name(), test.operation.name()));
+    }
+    if test.size > max_size {
+        return Err(format!("messages of {} bytes: at most {max_size} are allowed", test.size));
+    }
+    if test.operation.is_atomic() && test.size != 8 {
+        return Err(format!("atomics of {} bytes: they have 8", test.size));
+    }
+    if test.window == 0
+        || test.window > 4096
+        || super::lane::window(test.window, test.size) != test.window
+    {
+        return Err(format!(
+            "a window of {} messages of {} bytes is not allowed",
+            test.window, test.size
+        ));
+    }
+    let mtu = Mtu::try_from(test.mtu).map_err(|e| e.to_string())?;
+    if mtu > place.mtu {
+        return Err(format!("path MTU {}: the port here has {}", mtu.bytes(), place.mtu.bytes()));
+    }
+    Ok(())
+}
+
+fn run(place: &Place, talk: &mut Talk, test: Test, peer: &Endpoint) -> Result<(), String> {
+    check(&test, place)?;
+    let gid: Gid = peer.gid.parse().map_err(|e| format!("the client's GID: {e}"))?;
+    let place = place.clone().facing(&gid)?;
+    let mut lane = Lane::new(place, test).map_err(|e| e.to_string())?;
+    if test.operation == Operation::Send {
+        for slot in 0..u64::from(lane.receives()) {
+            lane.post_recv(slot).map_err(|e| e.to_string())?;
+        }
+    }
+    if test.operation == Operation::Read {
+        for slot in 0..u64::from(test.window) {
+            pattern::fill(lane.slot(slot), test.seed, slot);
+        }
+    }
+    lane.connect(peer)?;
+    talk.send(&Message::Ready { endpoint: lane.endpoint() }).map_err(|e| e.to_string())?;
+    let (completions, checked) = (Completions::new(), Checked::default());
+    Target { lane, peer: peer.clone(), completions, received: 0, checked }.run(talk)
+}
+
+/// One test, seen from the side that is sent to, written to or read from.
+struct Target {
+    lane: Lane,
+    peer: Endpoint,
+    completions: Completions,
+    received: u64,
+    checked: Checked,
+}
+
+impl Target {
+    fn run(mut self, talk: &mut Talk) -> Result<(), String> {
+        let say = |e: TalkError| match e {
+            TalkError::Closed => "the client went away in the middle of a test".to_owned(),
+            e => e.to_string(),
+        };
+        let mut turns = 0_u32;
+        let (mut active, mut looked) = (Instant::now(), Instant::now());
+        loop {
+            let arrived = self.progress()?;
+            turns = turns.wrapping_add(1);
+            if arrived > 0 {
+                active = Instant::now();
+            }
+            if !turns.is_multiple_of(16) || looked.elapsed() < LOOK {
+                continue;
+            }
+            if active.elapsed() > SPIN {
+                self.lane.sleep(talk.stream(), Duration::from_secs(1))?;
+            }
+            looked = Instant::now();
+            match talk.look().map_err(say)? {
+                None => {}
+                Some(Message::Check { first, count }) => {
+                    let checked = self.check(first, count)?;
+                    talk.send(&Message::CheckDone { checked }).map_err(say)?;
+                }
+                Some(Message::Finish { sent }) => {
+                    self.collect(sent)?;
+                    let counter = self.lane.counter();
+                    let counter = counter.map_or(0, |c| c.load(Ordering::SeqCst));
+                    let (received, checked) = (self.received, self.checked);
+                    talk.send(&Message::Summary { received, checked, counter }).map_err(say)?;
+                    return Ok(());
+                }
+                Some(other) => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// Takes what has arrived; returns how much.
+    fn progress(&mut self) -> Result<usize, String> {
+        let test = self.lane.test;
+        let arrived = self.lane.poll(&mut self.completions)?;
+        for wc in arrived.iter().filter(|wc| is_receive(wc)) {
+            let number = self.lane.number(wc, self.received);
+            if test.verify {
+                self.checked += Checked::one(self.lane.arrived_right(wc, number));
+            }
+            self.received += 1;
+            if test.mode == Mode::Latency {
+                // The slot is free: the client sends again only when the echo has come or is lost.
+                for (to, from) in self.lane.slot(number).iter().zip(self.lane.received(wc.wr_id)) {
+                    to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+                }
+                self.lane.post(&self.peer, number, 1).map_err(|e| e.to_string())?;
+            }
+            self.lane.post_recv(wc.wr_id).map_err(|e| e.to_string())?;
+        }
+        Ok(arrived.len())
+    }
+
+    /// Checks the slots that messages `first` and on were written to.
+    fn check(&self, first: u64, count: u64) -> Result<Checked, String> {
+        let test = self.lane.test;
+        if count > u64::from(test.window) || first.checked_add(count).is_none() {
+            return Err(format!("asked to check {count} messages in {} slots", test.window));
+        }
+        let mut checked = Checked::default();
+        for message in first..first + count {
+            let words = self.lane.slot(message);
+            let right = pattern::matches(words, test.size as usize, test.seed, message);
+            checked += Checked::one(right);
+        }
+        Ok(checked)
+    }
+
+    /// Waits for messages that are still on their way: for all where they cannot be lost, otherwise
+    /// until none has come for a while.
+    fn collect(&mut self, sent: u64) -> Result<(), String> {
+        if self.lane.test.operation != Operation::Send {
+            return Ok(());
+        }
+        let quiet = match self.lane.test.transport {
+            Transport::Rc => Duration::from_secs(10),
+            _ => Duration::from_millis(100),
+        };
+        let mut last = Instant::now();
+        while self.received < sent && last.elapsed() < quiet {
+            if self.progress()? > 0 {
+                last = Instant::now();
+            }
+        }
+        Ok(())
+    }
+}
