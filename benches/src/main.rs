@@ -42,6 +42,10 @@ fn run(words: &[&str]) -> Outcome {
         ["role", "target", at] => ours::target(at),
         ["role", "write", to, seconds] => ours::write(to, seconds.parse()?),
         ["role", "send", to, rounds] => ours::send(to, rounds.parse()?),
+        ["role", "loss", loss] => {
+            println!("{:.3}", simulated::goodput_share(loss.parse()?)?);
+            Ok(())
+        }
         ["role", "memory"] => memory::measure(),
         [] => all(5),
         ["--rounds", n] => all(n.parse()?),

@@ -1,6 +1,6 @@
 //! The same over the device.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -94,16 +94,16 @@ impl End {
         let gid = self.context.gid(1, 0)?.gid;
         let words = (self.qp.qpn(), self.memory.addr(), self.mr.rkey());
         writeln!(stream, "{} {} {} {gid}", words.0, words.1, words.2)?;
-        let mut line = String::new();
-        BufReader::new(stream.try_clone()?).read_line(&mut line)?;
+        let line = read_line(stream)?;
         let words: Vec<&str> = line.split_whitespace().collect();
         let [qpn, addr, rkey, gid] = words[..] else {
             return Err(format!("unexpected: {line}").into());
         };
         self.connect(gid.parse()?, qpn.parse()?)?;
+        self.post_recv()?;
         // Both are connected before either sends.
         stream.write_all(b"!")?;
-        std::io::Read::read_exact(stream, &mut [0])?;
+        stream.read_exact(&mut [0])?;
         Ok((addr.parse()?, rkey.parse()?))
     }
 
@@ -156,12 +156,11 @@ pub(crate) fn target(at: &str) -> Outcome {
     let end = End::new(&host)?;
     println!("ready");
     let (mut stream, _) = listener.accept()?;
-    end.post_recv()?;
     end.exchange(&mut stream)?;
     let mut job = [0];
-    std::io::Read::read_exact(&mut stream, &mut job)?;
+    stream.read_exact(&mut job)?;
     if job == *b"w" {
-        let _ = std::io::Read::read_exact(&mut stream, &mut job);
+        let _ = stream.read_exact(&mut job);
         return Ok(());
     }
     loop {
@@ -172,11 +171,20 @@ pub(crate) fn target(at: &str) -> Outcome {
     }
 }
 
+/// A line, and not a byte more.
+fn read_line(stream: &mut TcpStream) -> Outcome<String> {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while byte != *b"\n" {
+        stream.read_exact(&mut byte)?;
+        line.extend(byte);
+    }
+    Ok(String::from_utf8(line)?)
+}
+
 fn start(to: &str) -> Outcome<(End, TcpStream, (u64, u32))> {
     let host = Host::start(Config::default())?;
     let end = End::new(&host)?;
     let mut stream = TcpStream::connect((to, PORT))?;
-    end.post_recv()?;
     let memory = end.exchange(&mut stream)?;
     Ok((end, stream, memory))
 }

@@ -10,6 +10,8 @@ use crate::ours::End;
 
 const MESSAGES: u64 = 2_000;
 const MESSAGE: u32 = 65_536;
+/// A link of 25 Gbit/s, 5 us long.
+const RATE: u64 = 25_000_000_000 / 8;
 
 /// Goodput of 64 KiB WRITEs at a share of lost packets, as a share of the goodput without loss.
 pub(crate) fn goodput_share(loss: f64) -> Outcome<f64> {
@@ -23,8 +25,7 @@ fn nanoseconds(loss: f64) -> Outcome<u64> {
     let (a, b) = (End::new(&one)?, End::new(&two)?);
     a.connect(b.context.gid(1, 0)?.gid, b.qp.qpn())?;
     b.connect(a.context.gid(1, 0)?.gid, a.qp.qpn())?;
-    // A packet of 4 KiB takes 5 us there and its acknowledgement 5 us back.
-    network.impair(Impairments { loss, ..Impairments::default() });
+    network.impair(Impairments { loss, rate: RATE, ..Impairments::default() });
     let wr = SendWr {
         wr_id: 0,
         opcode: WrOpcode::Write,

@@ -34,6 +34,8 @@ pub struct Impairments {
     pub delay: u64,
     /// Longest time, in nanoseconds, that a reordered packet is held back.
     pub reorder_by: u64,
+    /// Bytes per second of each sender's link; packets queue before it. 0: no limit.
+    pub rate: u64,
 }
 
 impl Default for Impairments {
@@ -46,6 +48,7 @@ impl Default for Impairments {
             corruption: 0.0,
             delay: 5_000,
             reorder_by: 100_000,
+            rate: 0,
         }
     }
 }
@@ -80,6 +83,8 @@ struct State {
     hosts: Vec<(Vec<Gid>, Weak<Inner>)>,
     /// Packets on the way, by arrival and order of sending.
     flying: BTreeMap<(u64, u64), Flying>,
+    /// When each sender's link is free.
+    busy: BTreeMap<Gid, u64>,
     count: u64,
     traffic: Traffic,
 }
@@ -102,6 +107,7 @@ impl Network {
             impairments: Impairments::default(),
             hosts: Vec::new(),
             flying: BTreeMap::new(),
+            busy: BTreeMap::new(),
             count: 0,
             traffic: Traffic::default(),
         };
@@ -240,6 +246,7 @@ impl Outlet for Cable {
 impl State {
     fn send(&mut self, now: u64, path: &Path, packet: &[u8]) {
         self.traffic.sent += 1;
+        let leaves = self.leaves(now, path, packet.len());
         if self.happens(self.impairments.loss) {
             self.traffic.lost += 1;
             return;
@@ -254,13 +261,23 @@ impl State {
                     *byte ^= 1 << (bit % 8);
                 }
             }
-            let mut arrival = now + self.impairments.delay;
+            let mut arrival = leaves + self.impairments.delay;
             if self.happens(self.impairments.reordering) {
                 arrival += self.random.u64(0..=self.impairments.reorder_by);
             }
             self.count += 1;
             self.flying.insert((arrival, self.count), flying);
         }
+    }
+
+    /// When the last bit of a packet has left.
+    fn leaves(&mut self, now: u64, path: &Path, len: usize) -> u64 {
+        if self.impairments.rate == 0 {
+            return now;
+        }
+        let free = self.busy.entry(path.src).or_insert(0);
+        *free = now.max(*free) + len as u64 * 1_000_000_000 / self.impairments.rate;
+        *free
     }
 
     fn happens(&mut self, share: f64) -> bool {
