@@ -95,7 +95,7 @@ fn a_death_at_any_moment_leaves_the_group_whole() {
     let options = options(14);
     let mut members: Vec<_> = (0..3).map(|_| Member::join(&options)).collect();
     let mut seed = 99u64;
-    for _ in 0..12 {
+    for _ in 0..30 {
         let mut churning: Vec<_> = (0..3).map(|_| Member::start(&options, None)).collect();
         for member in &mut churning {
             member.joined();
