@@ -4,12 +4,10 @@
 //! fault of the network, of which there are 10 % of each kind. `IRONVERBS_SEEDS=n` runs n seeds,
 //! `IRONVERBS_SEED=s` that one.
 
-mod support;
-
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use crate::support::model::{Model, Setting};
 use ironverbs_transport::qp::Counters;
-use support::model::{Model, Setting};
 
 const DEFAULT_SEEDS: u64 = 300;
 
@@ -63,7 +61,7 @@ fn run(seed: u64, setting: Setting) -> [Counters; 2] {
     catch_unwind(AssertUnwindSafe(|| Model::new(seed, setting).run())).unwrap_or_else(|panic| {
         eprintln!(
             "seed {seed} ({setting:?}); again with\n  \
-             IRONVERBS_SEED={seed} cargo test -p ironverbs-transport --test model"
+             IRONVERBS_SEED={seed} cargo test -p ironverbs-transport model"
         );
         resume_unwind(panic)
     })

@@ -249,7 +249,7 @@ impl Model {
         if operation.wr.opcode == WrOpcode::SendWithInv {
             let dev = &mut self.pair.hosts[1 - side].dev;
             let index = dev.register(8, ALL);
-            operation.wr.invalidate_rkey = dev.regions[index].rkey();
+            operation.wr.invalidate_rkey = dev.regions[index].rkey;
             wc.invalidated_rkey = operation.wr.invalidate_rkey;
             wc.flags |= WcFlags::WITH_INV;
             self.sides[1 - side].invalidated.push(index);
@@ -401,7 +401,7 @@ impl Model {
     fn aim(&mut self, side: usize, wr: &mut SendWr, region: usize, at: usize) {
         let region = &self.pair.hosts[1 - side].dev.regions[region];
         wr.remote_addr = region.base + at as u64;
-        wr.rkey = region.rkey();
+        wr.rkey = region.rkey;
     }
 
     /// Provides the receive that an operation of `side` will use.

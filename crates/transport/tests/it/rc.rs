@@ -1,13 +1,11 @@
 //! Operations of a reliable connection on a network without faults.
 
-mod support;
-
+use crate::support::memory::ALL;
+use crate::support::pair::{Options, Pair};
+use crate::support::rng::Rng;
+use crate::support::wr;
 use ironverbs_transport::device::Queue;
 use ironverbs_transport::verbs::{SendWr, WcOpcode, WcStatus, WrOpcode};
-use support::memory::ALL;
-use support::pair::{Options, Pair};
-use support::rng::Rng;
-use support::wr;
 
 const LEN: usize = 100_000;
 
@@ -24,7 +22,7 @@ fn pair(options: Options) -> Pair {
 
 fn remote(pair: &Pair, wr: SendWr) -> SendWr {
     let region = &pair.hosts[1].dev.regions[0];
-    SendWr { remote_addr: region.base, rkey: region.rkey(), ..wr }
+    SendWr { remote_addr: region.base, rkey: region.rkey, ..wr }
 }
 
 #[test]

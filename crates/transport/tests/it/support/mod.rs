@@ -1,5 +1,5 @@
 //! Queue pairs on a simulated network: memory, clock and packets of a test.
-#![allow(dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 pub mod memory;
 pub mod model;

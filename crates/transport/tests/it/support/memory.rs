@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 use ironverbs_transport::device::{Atomic, Device, QpEvent, Queue, RecvWqe};
 use ironverbs_transport::verbs::{Access, Fault, Sge, Wc};
 
-/// A registered region. Its lkey is `key`, its rkey [`Region::rkey`].
+/// A registered region, by its lkey and its rkey.
 #[derive(Debug)]
 pub struct Region {
-    pub key: u32,
+    pub lkey: u32,
+    pub rkey: u32,
     pub base: u64,
     pub bytes: Vec<u8>,
     pub access: Access,
@@ -17,12 +18,8 @@ pub struct Region {
 }
 
 impl Region {
-    pub fn rkey(&self) -> u32 {
-        self.key | 0x8000_0000
-    }
-
     pub fn sge(&self, offset: u32, len: u32) -> Sge {
-        Sge { addr: self.base + u64::from(offset), len, lkey: self.key }
+        Sge { addr: self.base + u64::from(offset), len, lkey: self.lkey }
     }
 
     fn range(&self, addr: u64, len: usize) -> Result<std::ops::Range<usize>, Fault> {
@@ -55,7 +52,8 @@ impl Memory {
     pub fn register(&mut self, len: usize, access: Access) -> usize {
         let index = self.regions.len();
         self.regions.push(Region {
-            key: 0x100 + index as u32,
+            lkey: 0x100 + index as u32,
+            rkey: 0x8000_0100 + index as u32,
             base: 0x1_0000_0000 * (index as u64 + 1),
             bytes: vec![0; len],
             access,
@@ -74,7 +72,7 @@ impl Memory {
         let region = self
             .regions
             .iter_mut()
-            .find(|region| region.registered && region.key == sge.lkey)
+            .find(|region| region.registered && region.lkey == sge.lkey)
             .ok_or(Fault::Key)?;
         region.range(sge.addr, sge.len as usize)?;
         if write && !region.access.contains(Access::LOCAL_WRITE) {
@@ -87,7 +85,7 @@ impl Memory {
         let region = self
             .regions
             .iter_mut()
-            .find(|region| region.registered && region.rkey_valid && region.rkey() == rkey)
+            .find(|region| region.registered && region.rkey_valid && region.rkey == rkey)
             .ok_or(Fault::Key)?;
         region.range(va, len as usize)?;
         if !region.access.contains(need) {
@@ -157,7 +155,7 @@ impl Device for Memory {
         let region = self
             .regions
             .iter_mut()
-            .find(|region| region.registered && region.rkey_valid && region.rkey() == rkey)
+            .find(|region| region.registered && region.rkey_valid && region.rkey == rkey)
             .ok_or(Fault::Key)?;
         region.rkey_valid = false;
         Ok(())

@@ -1,0 +1,11 @@
+//! Queue pairs on a simulated network, by topic.
+
+mod datagrams;
+mod errors;
+mod loss;
+mod model;
+mod rc;
+mod replay;
+mod responder;
+mod states;
+mod support;
