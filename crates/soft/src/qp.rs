@@ -224,6 +224,15 @@ impl Qp {
         if mask.contains(AttrMask::CAP) {
             return Err(Error::NotSupported { what: "resizing a queue pair" });
         }
+        for (bit, what, asked) in [
+            (AttrMask::MAX_QP_RD_ATOMIC, "max_rd_atomic", attr.max_rd_atomic),
+            (AttrMask::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", attr.max_dest_rd_atomic),
+        ] {
+            if mask.contains(bit) && u32::from(asked) > limits::RD_ATOMIC {
+                let (asked, max) = (asked.into(), limits::RD_ATOMIC.into());
+                return Err(Error::Limit { what, asked, max });
+            }
+        }
         if mask.contains(AttrMask::PATH_MTU) {
             let active = self.context().device().link().1;
             if attr.path_mtu > active {

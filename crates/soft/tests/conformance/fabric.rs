@@ -1,0 +1,194 @@
+//! The ways between the Hosts of a case.
+
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use ironverbs_soft::config::{Setting, Source};
+use ironverbs_soft::sim::Network;
+use ironverbs_soft::*;
+
+use crate::side::Side;
+
+/// Real time after which something that should have come counts as missing.
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// Virtual time after which it does, in nanoseconds.
+pub(crate) const VIRTUAL_WATCHDOG: u64 = 600_000_000_000;
+
+/// Makes the functions named tests, once for every path. A path is one line here.
+macro_rules! cases {
+    ($($case:ident),* $(,)?) => {
+        cases!(@ simulated: $($case),*);
+        cases!(@ udp: $($case),*);
+    };
+    (@ $path:ident: $($case:ident),*) => {
+        mod $path {
+            $(#[test] fn $case() { super::$case(&crate::fabric::Fabric::$path()) })*
+        }
+    };
+}
+
+/// Hosts that reach each other.
+#[derive(Debug)]
+pub(crate) struct Fabric {
+    way: Way,
+    hosts: RefCell<Vec<Host>>,
+}
+
+#[derive(Debug)]
+enum Way {
+    /// A network in this process, under virtual time.
+    Simulated { network: Network, count: Cell<u8> },
+    /// UDP over the loopback interface, on a port of the case's own: the Hosts are members of one group.
+    Udp { port: u16 },
+}
+
+impl Fabric {
+    pub(crate) fn simulated() -> Fabric {
+        Fabric::seeded(1)
+    }
+
+    /// A simulated network whose accidents come from `seed`.
+    pub(crate) fn seeded(seed: u64) -> Fabric {
+        let way = Way::Simulated { network: Network::new(seed), count: Cell::new(0) };
+        Fabric { way, hosts: RefCell::default() }
+    }
+
+    pub(crate) fn udp() -> Fabric {
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        // Below the ports that Linux gives out by itself, and apart from those of other test processes.
+        let process = (std::process::id() % 200) as u16;
+        let port = 10_000 + process * 100 + NEXT.fetch_add(1, Ordering::Relaxed) % 100;
+        Fabric { way: Way::Udp { port }, hosts: RefCell::default() }
+    }
+
+    /// The simulated network; None on a real path.
+    pub(crate) fn network(&self) -> Option<&Network> {
+        match &self.way {
+            Way::Simulated { network, .. } => Some(network),
+            Way::Udp { .. } => None,
+        }
+    }
+
+    /// Another Host.
+    pub(crate) fn host(&self) -> Host {
+        let host = match &self.way {
+            Way::Simulated { network, count } => {
+                count.set(count.get() + 1);
+                network.host(&[address(count.get()), address_v6(count.get())]).unwrap()
+            }
+            Way::Udp { port } => {
+                let mut config = Config::default();
+                config.udp_port = Setting { value: *port, source: Source::Default };
+                config.interfaces = Setting { value: vec!["lo".into()], source: Source::Default };
+                Host::start(config).unwrap()
+            }
+        };
+        self.hosts.borrow_mut().push(host.clone());
+        host
+    }
+
+    /// A Host with a device open and a MiB of memory registered.
+    pub(crate) fn side(&self) -> Side {
+        Side::new(self.host(), 1 << 20)
+    }
+
+    /// Two of them.
+    pub(crate) fn two(&self) -> (Side, Side) {
+        (self.side(), self.side())
+    }
+
+    /// Lets time pass until `done`; fails the test with `what` when that does not happen.
+    #[track_caller]
+    pub(crate) fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
+        if let Some(network) = self.network() {
+            assert!(network.run_until(VIRTUAL_WATCHDOG, done), "{what}: did not happen");
+            return;
+        }
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < WATCHDOG, "{what}: did not happen");
+            self.progress();
+        }
+    }
+
+    /// Lets everything pass that is on its way: nothing more comes afterwards without a cause.
+    pub(crate) fn settle(&self) {
+        if let Some(network) = self.network() {
+            network.run_until(VIRTUAL_WATCHDOG, || false);
+            return;
+        }
+        let mut quiet = Instant::now();
+        let start = quiet;
+        while quiet.elapsed() < Duration::from_millis(10) && start.elapsed() < WATCHDOG {
+            if self.progress() {
+                quiet = Instant::now();
+            }
+        }
+    }
+
+    /// Polls every Host once, or moves virtual time on once; whether there was anything.
+    pub(crate) fn progress(&self) -> bool {
+        if let Some(network) = self.network() {
+            return network.step();
+        }
+        let mut did = false;
+        for host in self.hosts.borrow().iter() {
+            did |= host.progress();
+        }
+        did
+    }
+
+    /// The next completions of a side's CQ, `n` of them.
+    #[track_caller]
+    pub(crate) fn completions(&self, side: &Side, n: usize) -> Vec<Wc> {
+        self.completions_of(&side.cq, n)
+    }
+
+    /// The next `n` completions of a CQ.
+    #[track_caller]
+    pub(crate) fn completions_of(&self, cq: &Cq, n: usize) -> Vec<Wc> {
+        let mut found = Vec::new();
+        self.until(&format!("{n} completions"), || {
+            cq.poll(n - found.len(), |wc| found.push(*wc)).unwrap();
+            found.len() >= n
+        });
+        found
+    }
+
+    /// The next completion of a side's CQ.
+    #[track_caller]
+    pub(crate) fn completion(&self, side: &Side) -> Wc {
+        self.completions(side, 1)[0]
+    }
+
+    /// The next asynchronous event of a side, acknowledged.
+    #[track_caller]
+    pub(crate) fn event(&self, side: &Side) -> AsyncEvent {
+        let mut event = None;
+        self.until("an asynchronous event", || {
+            event = side.next_event();
+            event.is_some()
+        });
+        event.inspect(AsyncEvent::ack).unwrap()
+    }
+
+    /// Nothing more comes on either CQ.
+    #[track_caller]
+    pub(crate) fn nothing_more(&self, sides: &[&Side]) {
+        self.settle();
+        for side in sides {
+            assert_eq!(side.poll(), []);
+        }
+    }
+}
+
+pub(crate) fn address(n: u8) -> IpAddr {
+    Ipv4Addr::new(10, 1, 0, n).into()
+}
+
+pub(crate) fn address_v6(n: u8) -> IpAddr {
+    IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 1, u16::from(n)])
+}
