@@ -7,7 +7,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 /// What is shown, by the names of `ironverbs perf --op`.
-pub(crate) const OPERATIONS: [&str; 4] = ["send", "write", "read", "atomic"];
+pub(crate) const OPERATIONS: [&str; 5] = ["send", "write", "read", "fetch-add", "compare-swap"];
 
 /// TCP port on which server and client meet.
 const PORT: u16 = 18516;
@@ -68,7 +68,7 @@ pub(crate) fn command(arguments: &[String]) -> Outcome {
     let user = User::own();
     println!("Two processes, one embedded device, no adapter, every byte checked:\n");
     println!(
-        "{:<10} {:>9} {:>10} {:>12} {:>12}",
+        "{:<12} {:>9} {:>10} {:>12} {:>12}",
         "operation", "messages", "MiB", "MiB/s", "median us"
     );
     let mut logs = Logs { count: 0, deadline: Instant::now() + Duration::from_secs(120) };
@@ -77,7 +77,7 @@ pub(crate) fn command(arguments: &[String]) -> Outcome {
         let report = exchange(&mut logs, server, client, "127.0.0.1", operation)
             .during(format!("{operation} (see {})", directory.display()))?;
         println!(
-            "{operation:<10} {:>9} {:>10.2} {:>12.1} {:>12.1}  verified",
+            "{operation:<12} {:>9} {:>10.2} {:>12.1} {:>12.1}  verified",
             report.messages,
             report.bytes / MIB,
             report.bytes / MIB / report.seconds,

@@ -20,7 +20,9 @@ cargo xtask COMMAND
 
   stage [--prefix DIR]         build for release into lib/ and bin/ under target/stage, or under DIR
   demo                         stage, then move verified data between two processes on the embedded device
-  test [--list] [STEP[/CASE]]... all tests, or the steps (and cases) whose names contain these words
+  test [STEP[/CASE]]...        all tests, or the steps (and cases) whose names contain these words
+       [--list]                only name the steps
+       [--as-staged]           test what is staged already, without building it again
   check                        formatting, lints and, where cargo-deny is installed, licences and advisories
   bench [ARG...]               measurements of benches/, each beside its raw limit
   vm [OPTION...] -- COMMAND... a command beside the kernel's own RDMA stack in a VM (see vm/run)

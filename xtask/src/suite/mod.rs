@@ -266,7 +266,7 @@ pub(crate) fn command(arguments: &[String]) -> Outcome {
     if tools::is_root() && tools::on_path("ip") {
         netns::sweep()?;
     }
-    let mut staged = None;
+    let mut staged = as_staged.then_some(true);
     let finished: Vec<_> = steps.iter().map(|step| run(step, &filter, &mut staged)).collect();
     summary(&finished)
 }
