@@ -245,9 +245,11 @@ const STEPS: [Step; 15] = [
 
 /// The command line.
 pub(crate) fn command(arguments: &[String]) -> Outcome {
-    let list = arguments.iter().any(|argument| argument == "--list");
-    let words: Vec<_> =
-        arguments.iter().filter(|argument| *argument != "--list").cloned().collect();
+    let has = |option: &str| arguments.iter().any(|argument| argument == option);
+    let (list, as_staged) = (has("--list"), has("--as-staged"));
+    let options = ["--list", "--as-staged"];
+    let words = arguments.iter().filter(|argument| !options.contains(&argument.as_str())).cloned();
+    let words: Vec<_> = words.collect();
     if let Some(option) = words.iter().find(|word| word.starts_with('-')) {
         return Err(format!("unknown option {option}; see cargo xtask help").into());
     }
