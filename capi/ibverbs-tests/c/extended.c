@@ -1,0 +1,288 @@
+/* ibv_wr_*, ibv_create_cq_ex, and what else hangs on the extended tables. */
+#include "harness.h"
+
+static struct ibv_qp_ex *make_qp_ex(struct side *s, enum ibv_qp_type type, uint64_t ops)
+{
+	struct ibv_qp_init_attr plain = qp_init(s, type);
+	struct ibv_qp_init_attr_ex init = {
+		.qp_context = s, .send_cq = s->cq, .recv_cq = s->cq, .cap = plain.cap, .qp_type = type,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .pd = s->pd,
+		.send_ops_flags = ops,
+	};
+	s->qp = ibv_create_qp_ex(s->context, &init);
+	if (!s->qp)
+		return NULL;
+	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(s->qp);
+	CHECK(ex && &ex->qp_base == s->qp);
+	return ex;
+}
+
+#define RC_OPS (IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND | \
+		IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | \
+		IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_SEND_WITH_INV)
+
+static struct ibv_qp_ex *pair_ex(struct side *a, struct side *b)
+{
+	struct ibv_context *context = open_first();
+	*a = side_on(context);
+	*b = side_on(context);
+	struct ibv_qp_ex *ex = make_qp_ex(a, IBV_QPT_RC, RC_OPS);
+	CHECK(ex);
+	make_qp(b, IBV_QPT_RC);
+	connect_to(a, b);
+	connect_to(b, a);
+	return ex;
+}
+
+static void start(struct ibv_qp_ex *qp, uint64_t id)
+{
+	ibv_wr_start(qp);
+	qp->wr_id = id;
+	qp->wr_flags = IBV_SEND_SIGNALED;
+}
+
+static void length_is_the_sum_of_the_list(void)
+{
+	struct side a, b;
+	struct ibv_qp_ex *qp = pair_ex(&a, &b);
+	for (int i = 0; i < 100; i++)
+		a.memory[i] = (char)i;
+	struct ibv_sge list[3] = { part(&a, 0, 10), part(&a, 10, 20), part(&a, 30, 30) };
+	EQUAL(post_recv(&b, 5, 0, 128), 0);
+	start(qp, 1);
+	ibv_wr_send(qp);
+	ibv_wr_set_sge_list(qp, 3, list);
+	EQUAL(ibv_wr_complete(qp), 0);
+	expect(a.cq, 1, IBV_WC_SUCCESS);
+	EQUAL(expect(b.cq, 5, IBV_WC_SUCCESS).byte_len, 60);
+	EQUAL(memcmp(a.memory, b.memory, 60), 0);
+
+	/* Inline lists count too, and the memory is free at once. */
+	char one[4] = "abc", two[8] = "defghij";
+	struct ibv_data_buf bufs[2] = { { one, 3 }, { two, 7 } };
+	EQUAL(post_recv(&b, 6, 0, 128), 0);
+	start(qp, 2);
+	ibv_wr_send_imm(qp, htonl(0x80000001));
+	ibv_wr_set_inline_data_list(qp, 2, bufs);
+	memset(two, 'x', 7);
+	EQUAL(ibv_wr_complete(qp), 0);
+	expect(a.cq, 2, IBV_WC_SUCCESS);
+	struct ibv_wc wc = expect(b.cq, 6, IBV_WC_SUCCESS);
+	EQUAL(wc.byte_len, 10);
+	EQUAL(ntohl(wc.imm_data), 0x80000001);
+	EQUAL(memcmp(b.memory, "abcdefghij", 10), 0);
+}
+
+static void several_requests_at_once(void)
+{
+	struct side a, b;
+	struct ibv_qp_ex *qp = pair_ex(&a, &b);
+	strcpy(a.memory, "written");
+	uint64_t *counter = (uint64_t *)(b.memory + 512);
+	*counter = 10;
+	EQUAL(post_recv(&b, 9, 8192, 16), 0);
+	start(qp, 1);
+	ibv_wr_rdma_write(qp, b.mr->rkey, (uintptr_t)b.memory);
+	ibv_wr_set_sge(qp, a.mr->lkey, (uintptr_t)a.memory, 8);
+	qp->wr_id = 2;
+	ibv_wr_rdma_read(qp, b.mr->rkey, (uintptr_t)b.memory);
+	ibv_wr_set_sge(qp, a.mr->lkey, (uintptr_t)a.memory + 64, 8);
+	qp->wr_id = 3;
+	ibv_wr_atomic_fetch_add(qp, b.mr->rkey, (uintptr_t)counter, 5);
+	ibv_wr_set_sge(qp, a.mr->lkey, (uintptr_t)a.memory + 128, 8);
+	qp->wr_id = 4;
+	ibv_wr_atomic_cmp_swp(qp, b.mr->rkey, (uintptr_t)counter, 15, 99);
+	ibv_wr_set_sge(qp, a.mr->lkey, (uintptr_t)a.memory + 136, 8);
+	qp->wr_id = 5;
+	ibv_wr_rdma_write_imm(qp, b.mr->rkey, (uintptr_t)b.memory + 256, htonl(77));
+	ibv_wr_set_inline_data(qp, "inline", 7);
+	EQUAL(ibv_wr_complete(qp), 0);
+	for (uint64_t id = 1; id <= 5; id++)
+		expect(a.cq, id, IBV_WC_SUCCESS);
+	EQUAL(ntohl(expect(b.cq, 9, IBV_WC_SUCCESS).imm_data), 77);
+	CHECK(!strcmp(b.memory, "written") && !strcmp(a.memory + 64, "written"));
+	CHECK(!strcmp(b.memory + 256, "inline"));
+	EQUAL(*(uint64_t *)(a.memory + 128), 10);
+	EQUAL(*(uint64_t *)(a.memory + 136), 15);
+	EQUAL(*counter, 99);
+}
+
+static void aborted_and_wrong_batches(void)
+{
+	struct side a, b;
+	struct ibv_qp_ex *qp = pair_ex(&a, &b);
+	start(qp, 1);
+	ibv_wr_rdma_write(qp, b.mr->rkey, (uintptr_t)b.memory);
+	ibv_wr_set_inline_data(qp, "never", 6);
+	ibv_wr_abort(qp);
+	expect_none(a.cq);
+	CHECK(!b.memory[0]);
+
+	/* All or nothing. */
+	char big[4096] = "";
+	start(qp, 2);
+	ibv_wr_rdma_write(qp, b.mr->rkey, (uintptr_t)b.memory);
+	ibv_wr_set_inline_data(qp, "never", 6);
+	ibv_wr_rdma_write(qp, b.mr->rkey, (uintptr_t)b.memory);
+	ibv_wr_set_inline_data(qp, big, sizeof big);
+	EQUAL(ibv_wr_complete(qp), EINVAL);
+	expect_none(a.cq);
+	CHECK(!b.memory[0]);
+	struct ibv_sge list[5] = { part(&a, 0, 1), part(&a, 0, 1), part(&a, 0, 1), part(&a, 0, 1), part(&a, 0, 1) };
+	start(qp, 3);
+	ibv_wr_send(qp);
+	ibv_wr_set_sge_list(qp, 5, list);
+	EQUAL(ibv_wr_complete(qp), EINVAL);
+	/* Out of order: refused, and harmless. */
+	ibv_wr_set_sge(qp, 0, 0, 0);
+	ibv_wr_abort(qp);
+	EQUAL(ibv_wr_complete(qp), EINVAL);
+	start(qp, 4);
+	ibv_wr_rdma_write(qp, b.mr->rkey, (uintptr_t)b.memory);
+	ibv_wr_set_inline_data(qp, "works", 6);
+	EQUAL(ibv_wr_complete(qp), 0);
+	expect(a.cq, 4, IBV_WC_SUCCESS);
+	CHECK(!strcmp(b.memory, "works"));
+}
+
+static void operations_of_a_type(void)
+{
+	struct side s = side_on(open_first());
+	errno = 0;
+	CHECK(!make_qp_ex(&s, IBV_QPT_UD, IBV_QP_EX_WITH_RDMA_READ) && errno == EOPNOTSUPP);
+	CHECK(!make_qp_ex(&s, IBV_QPT_UC, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP) && errno == EOPNOTSUPP);
+	CHECK(!make_qp_ex(&s, IBV_QPT_RC, IBV_QP_EX_WITH_BIND_MW) && errno == EOPNOTSUPP);
+	struct ibv_qp_ex *qp = make_qp_ex(&s, IBV_QPT_UD, IBV_QP_EX_WITH_SEND);
+	CHECK(qp && qp->wr_send && !qp->wr_rdma_write && !qp->wr_send_imm);
+	ready_datagrams(s.qp);
+	struct ibv_ah_attr attr = address(&s);
+	struct ibv_ah *ah = ibv_create_ah(s.pd, &attr);
+	EQUAL(post_recv(&s, 7, 0, 128), 0);
+	start(qp, 1);
+	ibv_wr_send(qp);
+	ibv_wr_set_ud_addr(qp, ah, s.qp->qp_num, 0x1234);
+	ibv_wr_set_inline_data(qp, "to myself", 10);
+	EQUAL(ibv_wr_complete(qp), 0);
+	struct ibv_wc first = completion(s.cq), second = completion(s.cq);
+	CHECK(first.status == IBV_WC_SUCCESS && second.status == IBV_WC_SUCCESS);
+	EQUAL(first.wr_id + second.wr_id, 8);
+	CHECK(!strcmp(s.memory + 40, "to myself"));
+}
+
+static void unknown_attributes(void)
+{
+	struct side s = side_on(open_first());
+	struct ibv_qp_init_attr plain = qp_init(&s, IBV_QPT_RC);
+	struct ibv_qp_init_attr_ex init = { .send_cq = s.cq, .recv_cq = s.cq, .cap = plain.cap,
+		.qp_type = IBV_QPT_RC, .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = s.pd };
+	struct ibv_qp *qp = ibv_create_qp_ex(s.context, &init);
+	CHECK(qp);
+	EQUAL(ibv_destroy_qp(qp), 0);
+	init.comp_mask |= IBV_QP_INIT_ATTR_MAX_TSO_HEADER;
+	errno = 0;
+	CHECK(!ibv_create_qp_ex(s.context, &init) && errno == EOPNOTSUPP);
+	init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+	init.create_flags = IBV_QP_CREATE_SCATTER_FCS;
+	CHECK(!ibv_create_qp_ex(s.context, &init) && errno == EOPNOTSUPP);
+	init.create_flags = 0;
+	CHECK(ibv_create_qp_ex(s.context, &init));
+}
+
+static void polling_one_by_one(void)
+{
+	struct side a, b;
+	struct ibv_context *context = open_first();
+	a = side_on(context);
+	b = side_on(context);
+	struct ibv_cq_init_attr_ex init = { .cqe = 16, .cq_context = &b, .wc_flags = IBV_WC_STANDARD_FLAGS };
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(context, &init);
+	CHECK(cq && cq->cqe >= 16 && cq->cq_context == &b);
+	b.cq = ibv_cq_ex_to_cq(cq);
+	make_qp(&a, IBV_QPT_RC);
+	make_qp(&b, IBV_QPT_RC);
+	connect_to(&a, &b);
+	connect_to(&b, &a);
+	struct ibv_poll_cq_attr attr = { 0 };
+	EQUAL(ibv_start_poll(cq, &attr), ENOENT);
+	struct ibv_sge sge = part(&a, 0, 33);
+	struct ibv_send_wr wr = send_of(&sge, IBV_WR_SEND_WITH_IMM);
+	wr.imm_data = htonl(0xcafe);
+	for (int i = 0; i < 3; i++) {
+		EQUAL(post_recv(&b, 20 + i, 0, 64), 0);
+		EQUAL(post(&a, &wr), 0);
+		expect(a.cq, 1, IBV_WC_SUCCESS);
+	}
+	int status;
+	while ((status = ibv_start_poll(cq, &attr)) == ENOENT)
+		usleep(50);
+	EQUAL(status, 0);
+	for (int i = 0; i < 3; i++) {
+		EQUAL(cq->wr_id, 20 + i);
+		EQUAL(cq->status, IBV_WC_SUCCESS);
+		EQUAL(ibv_wc_read_opcode(cq), IBV_WC_RECV);
+		EQUAL(ibv_wc_read_byte_len(cq), 33);
+		EQUAL(ntohl(ibv_wc_read_imm_data(cq)), 0xcafe);
+		EQUAL(ibv_wc_read_qp_num(cq), b.qp->qp_num);
+		EQUAL(ibv_wc_read_wc_flags(cq), IBV_WC_WITH_IMM);
+		EQUAL(ibv_wc_read_vendor_err(cq), 0);
+		EQUAL(ibv_wc_read_slid(cq), 0);
+		EQUAL(ibv_wc_read_sl(cq), 0);
+		EQUAL(ibv_next_poll(cq), i < 2 ? 0 : ENOENT);
+	}
+	ibv_end_poll(cq);
+	EQUAL(ibv_start_poll(cq, &attr), ENOENT);
+	attr.comp_mask = 1;
+	EQUAL(ibv_start_poll(cq, &attr), EINVAL);
+	init.wc_flags |= IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+	errno = 0;
+	CHECK(!ibv_create_cq_ex(context, &init) && errno == EOPNOTSUPP);
+}
+
+static void *many_batches(void *arg)
+{
+	struct ibv_qp_ex *qp = arg;
+	for (int i = 0; i < 200; i++) {
+		struct side *s = qp->qp_base.qp_context;
+		int status;
+		do {
+			start(qp, 1);
+			qp->wr_flags = 0;
+			ibv_wr_rdma_write(qp, s->mr->rkey, (uintptr_t)s->memory);
+			ibv_wr_set_inline_data(qp, "x", 1);
+			qp->wr_flags = IBV_SEND_SIGNALED;
+			ibv_wr_rdma_write(qp, s->mr->rkey, (uintptr_t)s->memory);
+			ibv_wr_set_inline_data(qp, "y", 1);
+			status = ibv_wr_complete(qp);
+			if (status == ENOMEM)
+				usleep(100);
+		} while (status == ENOMEM);
+		EQUAL(status, 0);
+	}
+	return NULL;
+}
+
+static void batches_of_two_threads(void)
+{
+	struct side a, b;
+	struct ibv_qp_ex *qp = pair_ex(&a, &b);
+	qp->qp_base.qp_context = &b;
+	pthread_t thread[2];
+	for (int i = 0; i < 2; i++)
+		EQUAL(pthread_create(&thread[i], NULL, many_batches, qp), 0);
+	/* A full queue may take the first of a batch only: at least one completion for each batch. */
+	for (int i = 0; i < 400; i++)
+		expect(a.cq, 1, IBV_WC_SUCCESS);
+	for (int i = 0; i < 2; i++)
+		pthread_join(thread[i], NULL);
+}
+
+static const struct test tests[] = {
+	TEST(length_is_the_sum_of_the_list),
+	TEST(several_requests_at_once),
+	TEST(aborted_and_wrong_batches),
+	TEST(operations_of_a_type),
+	TEST(unknown_attributes),
+	TEST(polling_one_by_one),
+	TEST(batches_of_two_threads),
+};
+MAIN(tests)

@@ -1,0 +1,132 @@
+//! The behaviours that programs rely on, each as a C program of its own process.
+//!
+//! The programs are `c/*.c`; the cases below are theirs, and one test per program holds the two
+//! lists together.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use ironverbs_capi_ibverbs_tests::{build_program, on_library, text};
+
+fn scratch() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+fn run(program: &Path, case: &str) {
+    let output = on_library(program, scratch()).arg(case).output().expect("the program starts");
+    assert!(output.status.success(), "{case}: {}", text(&output));
+}
+
+macro_rules! programs {
+    ($($name:ident { $($case:ident)* })*) => {$(
+        mod $name {
+            use super::*;
+
+            fn program() -> &'static Path {
+                static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+                PROGRAM.get_or_init(|| build_program(stringify!($name), scratch()))
+            }
+
+            #[test]
+            fn every_case_is_a_test() {
+                let output = on_library(program(), scratch()).arg("--list").output();
+                let output = output.expect("the program starts");
+                let listed = String::from_utf8_lossy(&output.stdout);
+                let ours = [$(stringify!($case)),*];
+                assert_eq!(listed.lines().collect::<Vec<_>>(), ours);
+            }
+
+            $(
+                #[test]
+                fn $case() {
+                    run(program(), stringify!($case));
+                }
+            )*
+        }
+    )*};
+}
+
+programs! {
+    devices {
+        list_ends_with_null
+        no_device_is_an_empty_list
+        wrong_configuration_is_an_error
+        strings_of_a_device
+        ten_thousand_lists
+        device_outlives_its_list
+        attributes
+        ports_and_tables
+        operations_that_are_lacking
+        fork_needs_nothing
+        reading_sysfs_files
+        names_and_rates
+    }
+    queue_pairs {
+        capability_above_the_limit
+        granted_is_what_query_says
+        types_that_are_lacking
+        srq_makes_receive_sizes_void
+        objects_in_use_are_busy
+        state_machine
+        posting_by_state
+        reset_drops_completions
+        full_queues
+        bad_request_in_a_list
+        inline_data
+        last_wqe_with_an_srq
+        destruction_in_every_state
+    }
+    completions {
+        every_operation
+        send_with_invalidate
+        unsignaled_that_fails_completes
+        receive_too_small
+        receive_with_a_bad_key
+        remote_access_errors
+        local_errors
+        rnr_retries_end
+        rnr_waits_for_ever
+        peer_that_is_gone
+        zero_length
+        overrun_raises_cq_err
+        resizing
+        channel_events
+        destroying_waits_for_acknowledgement
+        asynchronous_fd
+        fence_and_chains
+        unreliable_connection
+    }
+    memory {
+        contradicting_rights
+        memory_that_is_not_there
+        offset_addresses
+        registering_again
+        region_of_eight_gigabytes
+        shared_receives_and_their_limit
+        srq_sizes
+        datagrams_and_their_header
+        datagrams_nobody_takes
+        address_handles
+        scattered_lists_of_many_packets
+    }
+    objects {
+        destroyed_before
+        closed_with_everything_open
+        copies
+        overwritten_handles
+        other_contexts
+        null_pointers
+        dead_address_handle
+        ten_thousand_rounds
+        destroyed_under_a_poller
+    }
+    extended {
+        length_is_the_sum_of_the_list
+        several_requests_at_once
+        aborted_and_wrong_batches
+        operations_of_a_type
+        unknown_attributes
+        polling_one_by_one
+        batches_of_two_threads
+    }
+}
