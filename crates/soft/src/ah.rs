@@ -51,6 +51,7 @@ impl Ah {
 
     /// Destroys the handle; requests already posted with it are not affected (ibv_destroy_ah(3)).
     pub fn destroy(&self) -> Result<(), Error> {
+        self.pd.host().check()?;
         self.identity.retire()?;
         object::give_back(&self.pd.users);
         Ok(())

@@ -46,6 +46,7 @@ impl Channel {
 
     /// Destroys the channel; Busy while a CQ uses it (ibv_destroy_comp_channel(3)).
     pub fn destroy(&self) -> Result<(), Error> {
+        self.context.inner().check()?;
         self.identity.retire_unless_used(&self.users)
     }
 }

@@ -359,6 +359,7 @@ impl Context {
     /// Closes the device (ibv_close_device(3)): no events come any more. Objects made from it stay usable until
     /// they are destroyed.
     pub fn destroy(&self) -> Result<(), Error> {
+        self.inner().check()?;
         self.identity.retire()?;
         self.host.flush();
         self.device.forget(self);

@@ -102,6 +102,7 @@ impl Cq {
     /// Hands at most `max` completions to `take`, oldest first, and drives the device when there are none
     /// (ibv_poll_cq(3)). Overrun once the entries that were left are read.
     pub fn poll(&self, max: usize, mut take: impl FnMut(&Wc)) -> Result<usize, Error> {
+        self.context.inner().check()?;
         if self.len.load(Ordering::Acquire) == 0 {
             self.context.inner().poll_inline();
             if self.len.load(Ordering::Acquire) == 0 {
@@ -128,6 +129,7 @@ impl Cq {
 
     /// Asks for one event at the next completion, or the next solicited or failed one (ibv_req_notify_cq(3)).
     pub fn request_notify(&self, solicited_only: bool) -> Result<(), Error> {
+        self.context.inner().check()?;
         self.identity.check()?;
         if self.channel.is_none() {
             return Ok(());
@@ -214,6 +216,7 @@ impl Cq {
 
     /// Destroys it; Busy while a QP uses it; waits for unacknowledged events (ibv_destroy_cq(3)).
     pub fn destroy(&self) -> Result<(), Error> {
+        self.context.inner().check()?;
         self.identity.retire_unless_used(&self.users)?;
         if std::mem::replace(&mut self.entries.lock().armed, Armed::No) != Armed::No {
             self.context.inner().disarmed();

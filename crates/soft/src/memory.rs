@@ -9,7 +9,7 @@ use ironverbs_transport::verbs::{Access, Fault};
 use parking_lot::Mutex;
 
 use crate::object::{self, Identity};
-use crate::{Error, Pd};
+use crate::{Context, Error, Pd};
 
 /// A region as the data path sees it.
 #[derive(Copy, Clone, Debug)]
@@ -237,6 +237,7 @@ struct Registration {
 #[derive(Debug)]
 pub struct Mr {
     pub(crate) identity: Identity,
+    context: Arc<Context>,
     now: Mutex<Registration>,
 }
 
@@ -264,6 +265,7 @@ impl Mr {
         object::take(&pd.users);
         Ok(Arc::new(Mr {
             identity: pd.host().identity("memory region"),
+            context: pd.context().clone(),
             now: Mutex::new(Registration { pd: pd.clone(), addr, len, iova, access, lkey }),
         }))
     }
@@ -318,6 +320,7 @@ impl Mr {
         new_range: Option<(u64, u64, u64)>,
         new_access: Option<Access>,
     ) -> Result<(), Error> {
+        self.context.inner().check()?;
         self.identity.check()?;
         let mut now = self.now.lock();
         let pd = new_pd.unwrap_or(&now.pd).clone();
@@ -343,6 +346,7 @@ impl Mr {
 
     /// Deregisters (ibv_dereg_mr(3)): when this returns, nobody reads or writes the memory any more.
     pub fn destroy(&self) -> Result<(), Error> {
+        self.context.inner().check()?;
         self.identity.retire()?;
         let now = self.now.lock();
         now.pd.host().regions.write().remove(now.lkey);

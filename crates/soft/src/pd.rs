@@ -102,6 +102,7 @@ impl Pd {
 
     /// Frees the domain; Busy while anything belongs to it (ibv_dealloc_pd(3)).
     pub fn destroy(&self) -> Result<(), Error> {
+        self.host().check()?;
         self.identity.retire_unless_used(&self.users)
     }
 }

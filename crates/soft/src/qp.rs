@@ -258,11 +258,17 @@ impl Qp {
 
     /// Posts several send requests that are sent together when the guard is dropped.
     pub fn post_batch(&self) -> PostGuard<'_> {
-        PostGuard { qp: self, state: self.state.lock() }
+        PostGuard { qp: self, state: self.own().map(|()| self.state.lock()) }
+    }
+
+    /// A fork's copy of the QP can do nothing, and its locks may be held for ever.
+    fn own(&self) -> Result<(), PostError> {
+        self.host().check().map_err(|_| PostError::State(QpState::Reset))
     }
 
     /// Posts a receive request (ibv_post_recv(3)).
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        self.own()?;
         let mut state = self.state.lock();
         if state.gone {
             return Err(PostError::State(QpState::Reset));
@@ -347,8 +353,9 @@ impl Qp {
     /// Destroys it, in whatever state (ibv_destroy_qp(3)): what is posted is dropped, its completions with it, and
     /// its number rests. Waits for unacknowledged events.
     pub fn destroy(&self) -> Result<(), Error> {
-        self.identity.retire()?;
         let host = self.host();
+        host.check()?;
+        self.identity.retire()?;
         host.qps.write().remove(self.qpn, host.now());
         {
             let mut state = self.state.lock();
@@ -376,23 +383,27 @@ object::accessors!(Qp);
 #[derive(Debug)]
 pub struct PostGuard<'a> {
     qp: &'a Qp,
-    state: MutexGuard<'a, State>,
+    /// Why nothing can be posted, in a fork.
+    state: Result<MutexGuard<'a, State>, PostError>,
 }
 
 impl PostGuard<'_> {
     /// Posts one more.
     pub fn push(&mut self, wr: &SendWr, data: Payload<'_>) -> Result<(), PostError> {
-        if self.state.gone {
+        let state = self.state.as_mut().map_err(|e| *e)?;
+        if state.gone {
             return Err(PostError::State(QpState::Reset));
         }
-        self.state.transport.post_send(wr, data)
+        state.transport.post_send(wr, data)
     }
 }
 
 impl Drop for PostGuard<'_> {
     fn drop(&mut self) {
-        let now = self.qp.host().now();
-        self.qp.pump(&mut self.state, now);
+        if let Ok(state) = &mut self.state {
+            let now = self.qp.host().now();
+            self.qp.pump(state, now);
+        }
     }
 }
 

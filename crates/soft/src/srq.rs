@@ -203,6 +203,7 @@ impl Srq {
 
     /// Destroys it; Busy while a QP uses it; waits for unacknowledged events (ibv_destroy_srq(3)).
     pub fn destroy(&self) -> Result<(), Error> {
+        self.context().inner().check()?;
         self.identity.retire_unless_used(&self.users)?;
         self.context().events.forget(self);
         object::give_back(&self.pd.users);
