@@ -1,0 +1,195 @@
+//! Devices and contexts.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ironverbs_soft::{self as soft, Config, DeviceAttr, GidEntry, PortAttr};
+
+use crate::events::{EventQueue, NextEvent};
+use crate::reactor::Reactor;
+use crate::{Error, Gid};
+
+/// The devices of this machine. Clones are the same; two that are made separately are as two processes.
+#[derive(Clone, Debug)]
+pub struct Devices(soft::Host);
+
+impl Devices {
+    /// The devices as the environment and the configuration files ask for.
+    ///
+    /// # Errors
+    /// Config, naming file, key and value; Host, when the system refuses a descriptor.
+    pub fn new() -> Result<Devices, Error> {
+        Devices::with(Config::load()?)
+    }
+
+    /// The devices of a configuration of the program's own.
+    ///
+    /// # Errors
+    /// Host, when the system refuses a descriptor.
+    pub fn with(config: Config) -> Result<Devices, Error> {
+        Ok(Devices(soft::Host::start(config)?))
+    }
+
+    /// The devices present now (ibv_get_device_list(3)).
+    ///
+    /// # Errors
+    /// Object, when the interfaces cannot be listed.
+    pub fn list(&self) -> Result<Vec<Device>, Error> {
+        Ok(self.0.devices()?.into_iter().map(Device).collect())
+    }
+
+    /// The device of that name.
+    ///
+    /// # Errors
+    /// NoDevice, which names those that are present.
+    pub fn named(&self, name: &str) -> Result<Device, Error> {
+        self.find(name, |device| device.name() == name)
+    }
+
+    /// The device that has a local address.
+    ///
+    /// # Errors
+    /// NoDevice, which names those that are present.
+    pub fn with_address(&self, address: IpAddr) -> Result<Device, Error> {
+        let gid = Gid::from_ip(address);
+        let wanted = format!("with address {address}");
+        self.find(&wanted, |device| device.gids().contains(&gid))
+    }
+
+    /// The first device.
+    ///
+    /// # Errors
+    /// NoDevice.
+    pub fn first(&self) -> Result<Device, Error> {
+        self.find("at all", |_| true)
+    }
+
+    fn find(&self, wanted: &str, is: impl Fn(&Device) -> bool) -> Result<Device, Error> {
+        let devices = self.list()?;
+        let present = devices.iter().map(|device| device.name().to_owned()).collect();
+        let found = devices.into_iter().find(is);
+        found.ok_or(Error::NoDevice { name: wanted.to_owned(), present })
+    }
+}
+
+/// A device. It stays valid whatever becomes of its interface.
+#[derive(Clone, Debug)]
+pub struct Device(Arc<soft::Device>);
+
+impl Device {
+    /// Its name, as in `iron0`.
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// Node GUID (EUI-64), host order; unique and not 0.
+    pub fn guid(&self) -> u64 {
+        self.0.guid()
+    }
+
+    /// Name of its network interface.
+    pub fn interface(&self) -> String {
+        self.0.interface()
+    }
+
+    /// Whether the interface still exists.
+    pub fn is_present(&self) -> bool {
+        self.0.is_present()
+    }
+
+    /// Opens it (ibv_open_device(3)).
+    ///
+    /// # Errors
+    /// Object: the interface is gone, descriptors ran out, this process is a fork.
+    pub fn open(&self) -> Result<Context, Error> {
+        let raw = self.0.open()?;
+        let events = Arc::new(EventQueue::default());
+        let reactor = Reactor::new(&raw, events.clone())?;
+        Ok(Context(Arc::new(ContextInner { reactor, events, raw })))
+    }
+
+    fn gids(&self) -> Vec<Gid> {
+        // The table is the context's to show; opening one only looks.
+        match self.0.open() {
+            Ok(context) => {
+                let gids = context.gid_table(1).iter().map(|entry| entry.gid).collect();
+                let _ = context.destroy();
+                gids
+            }
+            Err(_) => Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An open device. Clones are the same; it stays open while any object made from it exists.
+#[derive(Clone, Debug)]
+pub struct Context(pub(crate) Arc<ContextInner>);
+
+#[derive(Debug)]
+pub(crate) struct ContextInner {
+    reactor: Reactor,
+    events: Arc<EventQueue>,
+    pub(crate) raw: Arc<soft::Context>,
+}
+
+impl Context {
+    /// The device.
+    pub fn device(&self) -> Device {
+        Device(self.0.raw.device().clone())
+    }
+
+    /// Limits of the device (ibv_query_device(3)).
+    pub fn attr(&self) -> DeviceAttr {
+        self.0.raw.attr()
+    }
+
+    /// Attributes of a port, counted from 1 (ibv_query_port(3)).
+    ///
+    /// # Errors
+    /// Object (Limit, Invalid): there is no such port.
+    pub fn port(&self, port: u8) -> Result<PortAttr, Error> {
+        Ok(self.0.raw.port(port)?)
+    }
+
+    /// The entries of port 1's GID table that are in use.
+    pub fn gids(&self) -> Vec<GidEntry> {
+        self.0.raw.gid_table(1)
+    }
+
+    /// An entry of port 1's GID table.
+    ///
+    /// # Errors
+    /// Object (Limit, Invalid): there is no such entry, or it is empty.
+    pub fn gid(&self, index: u32) -> Result<Gid, Error> {
+        Ok(self.0.raw.gid(1, index)?.gid)
+    }
+
+    /// The next asynchronous event of the device or one of its objects.
+    pub fn next_event(&self) -> NextEvent {
+        NextEvent::new(self.0.clone())
+    }
+}
+
+impl ContextInner {
+    pub(crate) fn reactor(&self) -> &Reactor {
+        &self.reactor
+    }
+
+    pub(crate) fn events(&self) -> &EventQueue {
+        &self.events
+    }
+}
+
+impl Drop for ContextInner {
+    fn drop(&mut self) {
+        // Nothing made from it exists any more.
+        let _ = self.raw.destroy();
+    }
+}
