@@ -1,8 +1,9 @@
 //! Network namespaces of a test's own. Nothing here touches the machine's own interfaces.
 
-use crate::process::{Failure, Outcome, Program};
+use crate::process::{Failure, Outcome, Program, pause};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 const PREFIX: &str = "ironverbs-test-";
 
@@ -31,6 +32,12 @@ impl Namespace {
     /// `program` in this namespace, under the same process ID that it will be started with.
     pub(crate) fn within(&self, program: Program) -> Program {
         program.under(["ip", "netns", "exec", &self.name])
+    }
+
+    fn is_up(&self, interface: &str) -> Outcome<bool> {
+        let shown =
+            Program::new("ip").args(["-n", &self.name, "link", "show", interface]).read()?;
+        Ok(shown.contains(" state UP "))
     }
 
     fn address(&self, interface: &str, v4: &str, v6: &str) -> Outcome {
@@ -89,6 +96,16 @@ impl Joined {
             namespace.ip(["link", "set", "veth0", "mtu", &mtu.to_string()])?;
             let (v4, v6) = (Self::address(end, Family::V4), Self::address(end, Family::V6));
             namespace.address("veth0", v4, v6)?;
+        }
+        // The kernel tells that a carrier came up at most once a second.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        for end in [End::A, End::B] {
+            while !joined.end(end).is_up("veth0")? {
+                if Instant::now() >= deadline {
+                    return Err("a veth pair does not come up".into());
+                }
+                pause();
+            }
         }
         Ok(joined)
     }

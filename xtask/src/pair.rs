@@ -205,22 +205,33 @@ fn completed(side: Finished) -> Outcome {
     side.says(" iters in ").map(drop)
 }
 
-/// Waits until `program` (or anything in its namespace) listens on TCP `port`.
+/// Waits until `program` itself listens on TCP `port`.
 pub(crate) fn wait_for_listener(program: &mut Running, port: u16, deadline: Instant) -> Outcome {
     let what = format!("a listener on TCP port {port}");
     program.wait_until(&what, deadline, |running| {
-        let net = PathBuf::from(format!("/proc/{}/net", running.pid()));
-        ["tcp", "tcp6"].iter().any(|table| listens(&net.join(table), port))
+        let process = PathBuf::from(format!("/proc/{}", running.pid()));
+        ["tcp", "tcp6"].iter().any(|table| {
+            let table = fs::read_to_string(process.join("net").join(table)).unwrap_or_default();
+            table.lines().any(|line| {
+                listener(line, port).is_some_and(|inode| holds(&process.join("fd"), inode))
+            })
+        })
     })
 }
 
-/// Whether a table of `/proc/net` has a listening socket (state 0A) on `port`.
-fn listens(table: &Path, port: u16) -> bool {
-    let suffix = format!(":{port:04X}");
-    fs::read_to_string(table).unwrap_or_default().lines().any(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        fields.next().is_some_and(|local| local.ends_with(&suffix)) && fields.nth(1) == Some("0A")
-    })
+/// The inode of the socket that a line of `/proc/net/tcp` is about, if it listens (state 0A) on `port`.
+fn listener(line: &str, port: u16) -> Option<&str> {
+    let fields: Vec<_> = line.split_whitespace().collect();
+    let listens = fields.get(1)?.ends_with(&format!(":{port:04X}")) && *fields.get(3)? == "0A";
+    fields.get(9).copied().filter(|_| listens)
+}
+
+/// Whether one of the descriptors in `directory` is the socket.
+fn holds(directory: &Path, inode: &str) -> bool {
+    let socket = format!("socket:[{inode}]");
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut links = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+    links.any(|link| link == Path::new(&socket))
 }
 
 /// The index of the GID that stands for `address` on the first device, as `ibv_devinfo -v` shows it.

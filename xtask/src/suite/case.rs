@@ -91,7 +91,7 @@ pub(crate) fn run(
 
 /// Shows the end of a log.
 fn tail(log: &PathBuf) {
-    const LINES: usize = 25;
+    const LINES: usize = 15;
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<_> = text.lines().collect();

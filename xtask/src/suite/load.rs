@@ -61,8 +61,13 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
 
 /// What ld.so says when something is missing.
 fn complaints(output: &str) -> Outcome {
-    const WORDS: [&str; 4] =
-        ["symbol lookup error", "undefined symbol", "cannot open shared object", "not found"];
+    const WORDS: [&str; 5] = [
+        "symbol lookup error",
+        "undefined symbol",
+        "not defined in",
+        "cannot open shared",
+        "not found",
+    ];
     let complaint = output
         .lines()
         .find(|line| WORDS.iter().any(|word| line.contains(word)) && line.contains("ibverbs"));
