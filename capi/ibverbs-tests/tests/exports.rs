@@ -71,3 +71,16 @@ fn the_soname_is_that_of_the_distribution() {
     let soname = b"\0libibverbs.so.1\0";
     assert!(strings.windows(soname.len()).any(|window| window == soname));
 }
+
+#[test]
+fn every_name_has_a_row_in_the_coverage_table() {
+    let table = include_str!("../../../docs/coverage.md");
+    let rows: BTreeSet<&str> = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once('`').map(|(name, _)| name))
+        .collect();
+    for line in include_str!("../../ibverbs/exports.txt").lines().filter(|l| !l.starts_with('#')) {
+        let name = line.split('@').next().unwrap_or_default();
+        assert!(rows.contains(name), "{name} is not in docs/coverage.md");
+    }
+}

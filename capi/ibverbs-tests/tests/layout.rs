@@ -41,7 +41,7 @@ fn c_name<'a>(structure: &str, field: &'a str) -> &'a str {
 #[test]
 fn sizes_and_offsets_are_those_of_the_headers() {
     let asserted = asserted();
-    assert!(asserted.len() > 250, "the table has shrunk: {}", asserted.len());
+    assert!(asserted.len() > 200, "the table has shrunk: {}", asserted.len());
     let (mut probes, mut wanted) = (String::new(), String::new());
     for (structure, field, value) in &asserted {
         let field = c_name(structure, field);
