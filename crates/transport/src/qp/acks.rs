@@ -25,7 +25,7 @@ impl Qp {
         let requester = &self.requester;
         let seq = requester.una.near(packet.bth.psn);
         // What is done with is answered again when it was asked again; what was never sent is
-        // answered by nobody (IBA 9.7.5.1.1, ghost acknowledgements).
+        // answered by nobody (IBA 9.7.6.1, ghost acknowledgements).
         if seq < requester.una || seq >= requester.sent {
             self.counters.dropped.stale += 1;
             return;
@@ -51,7 +51,7 @@ impl Qp {
     fn handle_ack<D: Device + ?Sized>(&mut self, seq: Seq, now: Instant, dev: &mut D) {
         self.acknowledge(seq.plus(1), now, dev);
         if self.requester.una <= seq {
-            // IBA 9.7.5.1.2: responses to a READ or atomic from before were lost.
+            // IBA 9.7.6.1: responses to a READ or atomic from before were lost.
             self.recover();
         }
     }
@@ -67,11 +67,11 @@ impl Qp {
         }
         match self.requester.rnr_retries {
             0 => {
-                // IBA 9.9.2.4.2
+                // IBA 9.9.2
                 let why = VendorErr::RnrRetryExceeded;
                 return self.fail_send(WcStatus::RnrRetryExcErr, why, dev);
             }
-            // IBA 11.6.2: 7 is for ever.
+            // ibv_modify_qp(3): 7 is for ever.
             7 => {}
             _ => self.requester.rnr_retries -= 1,
         }
@@ -118,7 +118,7 @@ impl Qp {
         let offset = u64::from(seq.since(first)) * self.mtu.bytes() as u64;
         let expected = wqe.len.saturating_sub(offset).min(self.mtu.bytes() as u64);
         let ends = self.requester.chunks.front() == Some(&seq.plus(1));
-        // IBA 9.9.2.4.1: a response that is not the answer to the request.
+        // IBA 9.9.2: a response that is not the answer to the request.
         if wqe.wr.opcode != WrOpcode::Read
             || packet.payload.len() as u64 != expected
             || packet.op.is_last() != ends
@@ -149,7 +149,7 @@ impl Qp {
         let (true, Some(value)) = (atomic, packet.atomic_ack) else {
             return self.fail_send(WcStatus::BadRespErr, VendorErr::BadResponse, dev);
         };
-        // The value goes to memory in the byte order of the host (IBA 9.4.5.2).
+        // The value goes to memory in the byte order of the host (IBA 9.4.5).
         if let Data::Sges(sges) = self.sends.data(head)
             && let Err(fault) = sg::scatter(dev, sges, 0, &value.to_ne_bytes())
         {

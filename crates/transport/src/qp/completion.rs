@@ -20,7 +20,7 @@ impl Qp {
     }
 
     /// Completes the oldest send with an error, which it does signaled or not, and stops sending:
-    /// a reliable QP goes to ERR, another to SQE (IBA 10.3.1.6, 10.3.1.7).
+    /// a reliable QP goes to ERR, another to SQE (IBA 10.3.1).
     pub(super) fn fail_send<D: Device + ?Sized>(
         &mut self,
         status: WcStatus,
@@ -68,7 +68,8 @@ impl Qp {
         }
     }
 
-    /// Completes the receive in hand with an error. Errors are solicited (IBA 11.4.2.2).
+    /// Completes the receive in hand with an error. Errors count as solicited
+    /// (ibv_req_notify_cq(3)).
     pub(super) fn fail_receive<D: Device + ?Sized>(
         &mut self,
         status: WcStatus,

@@ -17,7 +17,7 @@ pub struct Counters {
     pub rx_messages: u64,
     /// Request packets sent again.
     pub retransmits: u64,
-    /// Local ACK timeouts (IBA 9.7.6.1.3), each of which costs a retry.
+    /// Local ACK timeouts (IBA 9.7.6.1), each of which costs a retry.
     pub timeouts: u64,
     /// Probes of the oldest packet after a silence, which cost no retry.
     pub probes: u64,

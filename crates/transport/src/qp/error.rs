@@ -74,7 +74,7 @@ pub enum PostError {
     /// READs and atomics bring data, they cannot send it inline. EINVAL.
     #[error("{0:?} cannot be inline")]
     ReadInline(WrOpcode),
-    /// The service has no such operation (IBA table 34). EINVAL.
+    /// The service has no such operation (ibv_post_send(3)). EINVAL.
     #[error("{opcode:?} is not an operation of {qp_type:?} queue pairs")]
     OpNotAllowed {
         /// Operation asked for.

@@ -1,4 +1,4 @@
-//! SENDs and WRITEs as they arrive in sequence, on RC and UC (IBA 9.7.4.1, 9.8.3.1).
+//! SENDs and WRITEs as they arrive in sequence, on RC and UC (IBA 9.7.4.1, 9.8.2).
 
 use ironverbs_wire::{Op, Packet};
 
@@ -38,7 +38,7 @@ pub(super) enum Refusal {
 }
 
 impl Message {
-    /// Whether `op` may be the next packet (IBA 9.7.4.1.1, table 48).
+    /// Whether `op` may be the next packet (IBA 9.7.4.1).
     pub(super) fn admits(self, op: Op) -> bool {
         let starts = op.is_first() || op.is_only();
         match self {
@@ -115,7 +115,7 @@ impl Qp {
         };
         let received = u64::from(before) + packet.payload.len() as u64;
         let ends = packet.op.is_last();
-        // IBA 9.7.4.1.6: all that was announced, and no more.
+        // IBA 9.7.4.1: all that was announced, and no more.
         if received > len.into() || (ends && received != u64::from(len)) {
             return Err(Refusal::Invalid);
         }
@@ -139,7 +139,7 @@ impl Qp {
     }
 
     /// Checks a request against what the QP and the region grant. Of zero bytes the rkey does not
-    /// count (IBA 9.7.4.1.5).
+    /// count (IBA 9.7.4.1).
     pub(super) fn check_reth<D: Device + ?Sized>(
         &self,
         need: Access,
@@ -148,7 +148,7 @@ impl Qp {
         len: u32,
         dev: &mut D,
     ) -> Result<(), Refusal> {
-        // IBA 9.7.4.1.2: operations not enabled are invalid requests.
+        // IBA 9.7.4.1: operations not enabled are invalid requests.
         if !self.attr.access.contains(need) || u64::from(len) > MAX_MESSAGE {
             return Err(Refusal::Invalid);
         }

@@ -156,7 +156,7 @@ impl Qp {
             self.counters.dropped.service += 1;
             return;
         }
-        // IBA 9.6.1.1.1: the 15 bits of the key agree, and one of the two is a full member.
+        // IBA 9.6.1: the 15 bits of the key agree, and one of the two is a full member.
         let pkey = packet.bth.pkey;
         if (pkey ^ self.pkey) & 0x7fff != 0 || (pkey | self.pkey) & 0x8000 == 0 {
             self.counters.dropped.pkey += 1;
@@ -165,7 +165,7 @@ impl Qp {
         if self.config.qp_type == QpType::Ud {
             return self.receive_datagram(packet, path, udp_len, dev);
         }
-        // IBA 9.6.1.5, A17.4.6: a connected QP hears its peer only.
+        // IBA 9.6.1: a connected QP hears its peer only.
         if path.src != self.path.dst || path.dst != self.path.src {
             self.counters.dropped.peer += 1;
             return;

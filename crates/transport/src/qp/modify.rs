@@ -67,14 +67,14 @@ impl Qp {
         Ok(())
     }
 
-    /// Moves to ERR and flushes (IBA 10.3.1.7): sends first, then receives, each in order.
+    /// Moves to ERR and flushes (IBA 10.3.1): sends first, then receives, each in order.
     pub(super) fn enter_error<D: Device + ?Sized>(&mut self, dev: &mut D) {
         let entered = self.attr.state != QpState::Err;
         self.attr.state = QpState::Err;
         self.attr.cur_state = QpState::Err;
         self.requester.stop();
         self.flush_posted(dev);
-        // IBA 10.9.4.3: no more of the SRQ's requests will be taken.
+        // ibv_get_async_event(3): no more of the SRQ's requests will be taken.
         if entered && self.receives.is_shared() {
             dev.event(QpEvent::LastWqeReached);
         }
@@ -135,7 +135,7 @@ impl Qp {
         self.attr.state == QpState::Sqd && self.requester.is_busy(&self.sends)
     }
 
-    /// Tells of the drained send queue, once (IBA 10.3.1.5).
+    /// Tells of the drained send queue, once (IBA 10.3.1).
     pub(super) fn note_drained<D: Device + ?Sized>(&mut self, dev: &mut D) {
         if self.attr.state == QpState::Sqd
             && self.attr.en_sqd_async_notify
@@ -156,7 +156,7 @@ impl Qp {
     }
 }
 
-/// Ranges of IBA 11.2.5.2; what only the device can judge is not here.
+/// Ranges of ibv_modify_qp(3); what only the device can judge is not here.
 fn check_values(attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
     let limits: [(AttrMask, &'static str, u64, u64); 5] = [
         (AttrMask::DEST_QPN, "dest_qp_num", attr.dest_qpn.into(), 0xff_ffff),
@@ -183,7 +183,7 @@ fn check_values(attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
 }
 
 impl Qp {
-    /// Whether the responder takes requests (IBA 10.3.1.3 to 10.3.1.6).
+    /// Whether the responder takes requests (IBA 10.3.1).
     pub(super) fn receives_requests(&self) -> bool {
         matches!(self.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
     }

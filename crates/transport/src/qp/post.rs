@@ -47,7 +47,7 @@ impl Qp {
     }
 }
 
-/// IBA table 34 (operations of each service).
+/// The table of operations in ibv_post_send(3).
 fn allows(qp_type: QpType, opcode: WrOpcode) -> bool {
     match opcode {
         WrOpcode::Send | WrOpcode::SendWithImm => true,

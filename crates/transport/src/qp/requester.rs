@@ -27,7 +27,7 @@ pub(super) struct Requester {
     /// First PSN never sent.
     pub(super) sent: Seq,
     /// First PSN the responder has not acknowledged. Beyond `una` while READ or atomic responses
-    /// from before are missing: those must come themselves (IBA 9.7.5.1.2).
+    /// from before are missing: those must come themselves (IBA 9.7.6.1).
     pub(super) acked: Seq,
     /// First PSN that is not done with.
     pub(super) una: Seq,
@@ -188,9 +188,9 @@ impl Qp {
                     || requester.at < requester.sent
                     || requester.has_room_for_answer(left, max)
             }
-            // IBA 10.3.1.5: nothing is begun in SQD.
+            // IBA 10.3.1: nothing is begun in SQD.
             Progress::Posted if self.attr.state != QpState::Rts => false,
-            // IBA 10.8.3.3, table 79: a fenced request waits for READs and atomics before it.
+            // IBA 10.8.3: a fenced request waits for READs and atomics before it.
             Progress::Posted
                 if wqe.wr.flags.contains(SendFlags::FENCE) && !requester.chunks.is_empty() =>
             {
@@ -240,7 +240,7 @@ impl Qp {
         }
     }
 
-    /// Lets a request fail once those before it are complete (IBA 10.8.5: completions are in
+    /// Lets a request fail once those before it are complete (IBA 10.8: completions are in
     /// order).
     pub(super) fn fail_request<D: Device + ?Sized>(
         &mut self,
@@ -314,7 +314,7 @@ impl Qp {
         let left = first.plus(packets).since(at);
         if at < requester.sent {
             // Asked for before: the same range again, or what is missing of it, since a
-            // responder finds it by that (IBA 9.7.5.1.3).
+            // responder finds it by that (IBA 9.7.5.1).
             let end = requester.chunks.iter().copied().find(|&end| at < end);
             return end.map_or(1, |end| end.since(at)).min(left);
         }
@@ -406,7 +406,7 @@ impl Qp {
         if requester.timers.timed_out(now) {
             self.counters.timeouts += 1;
             if requester.retries == 0 {
-                // IBA 9.9.2.4.2
+                // IBA 9.9.2
                 return self.fail_send(WcStatus::RetryExcErr, VendorErr::RetryExceeded, dev);
             }
             requester.retries -= 1;
@@ -421,7 +421,7 @@ impl Qp {
         }
     }
 
-    /// Packets of a message: at least one (IBA 9.7.2).
+    /// Packets of a message: at least one (IBA 9.7.3).
     pub(super) fn packets(&self, len: u64) -> u32 {
         len.div_ceil(self.mtu.bytes() as u64).clamp(1, u32::MAX.into()) as u32
     }

@@ -1,4 +1,4 @@
-//! READs and atomics that a responder keeps, so that it can answer them again (IBA 9.7.4.1.3).
+//! READs and atomics that a responder keeps, so that it can answer them again (IBA 9.7.4.1).
 
 use std::collections::VecDeque;
 
@@ -79,7 +79,7 @@ impl Resources {
     }
 
     /// Makes room for one more. False if the peer has more outstanding than agreed (IBA
-    /// 9.7.4.1.4). What has been answered may go: its requester asks for no more before it has all
+    /// 9.7.4.1). What has been answered may go: its requester asks for no more before it has all
     /// answers to that.
     pub(super) fn make_room(&mut self) -> bool {
         if self.kept.len() < self.limit {
@@ -147,7 +147,7 @@ impl Resources {
         self.pending = 0;
     }
 
-    /// Answers a READ, or the part of it that is asked for, or an atomic again (IBA 9.7.5.1.3).
+    /// Answers a READ, or the part of it that is asked for, or an atomic again (IBA 9.7.5.1).
     /// False if it is not one that is kept.
     pub(super) fn again(&mut self, seq: Seq, again: Again, mtu: u64) -> bool {
         let Some(resource) = self.kept.iter_mut().find(|kept| kept.contains(seq)) else {

@@ -1,4 +1,4 @@
-//! The responder of RC and UC: requests as they arrive (IBA 9.7.4, 9.8.3).
+//! The responder of RC and UC: requests as they arrive (IBA 9.7.4, 9.8.2).
 
 use ironverbs_wire::{NakCode, Op, Packet, Syndrome};
 
@@ -14,7 +14,7 @@ use crate::verbs::{Access, Fault, QpState, QpType, WcStatus};
 pub(super) struct Responder {
     /// PSN of the next request.
     pub(super) expected: Seq,
-    /// Messages completed (IBA 9.7.7.1), 24 bits on the wire.
+    /// Messages completed (IBA 9.7.7), 24 bits on the wire.
     pub(super) msn: u32,
     pub(super) message: Message,
     /// The last request to be acknowledged that is not yet.
@@ -25,7 +25,7 @@ pub(super) struct Responder {
     /// may have been lost.
     pub(super) refused: Option<Nak>,
     /// The gap before, or the want of a receive for, the expected packet has been told: IBA
-    /// 9.7.5.2.8 has one NAK until it arrives.
+    /// 9.7.5 has one NAK until it arrives.
     nak_told: bool,
     pub(super) resources: Resources,
     /// A packet has arrived.
@@ -166,7 +166,7 @@ impl Qp {
         self.responder.resources.keep(answer, expected, packets, msn);
     }
 
-    /// A request from before (IBA 9.7.5.1.3): nothing is carried out twice.
+    /// A request from before (IBA 9.7.5.1): nothing is carried out twice.
     fn handle_duplicate(&mut self, seq: Seq, packet: &Packet<'_>) {
         self.counters.duplicates += 1;
         if matches!(packet.op, Op::ReadRequest | Op::CompareSwap | Op::FetchAdd) {
@@ -242,7 +242,7 @@ impl Qp {
     }
 
     /// A packet of an unreliable connection. After a gap the message in progress is gone, its
-    /// receive serves the next one (IBA 9.8.3.1.1).
+    /// receive serves the next one (IBA 9.8.2).
     fn handle_unreliable<D: Device + ?Sized>(
         &mut self,
         seq: Seq,

@@ -9,7 +9,7 @@ use super::seq::Seq;
 use super::{Qp, emit};
 use crate::device::{Device, Sink};
 
-/// An acknowledgement without credits: receives are not counted for the peer (IBA 9.7.7.2).
+/// An acknowledgement without credits: receives are not counted for the peer (IBA 9.7.7).
 const ACK: Syndrome = Syndrome::Ack { credits: 31 };
 
 impl Qp {

@@ -8,7 +8,7 @@ pub(super) fn length(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.len)).sum()
 }
 
-/// Checks every element; elements of length 0 may have any key (IBA 10.7.2.1).
+/// Checks every element; elements of length 0 may have any key.
 pub(super) fn check<D: Device + ?Sized>(
     dev: &mut D,
     sges: &[Sge],

@@ -1,6 +1,6 @@
 //! When a requester stops waiting.
 //!
-//! Three clocks: the local ACK timeout of IBA 9.7.6.1.3, which costs a retry; the pause that an RNR
+//! Three clocks: the local ACK timeout of IBA 9.7.6.1, which costs a retry; the pause that an RNR
 //! NAK asks for; and a probe. The first is 67 ms at the usual setting of 14, a thousand round
 //! trips: were it the only cure for a lost last packet, one loss in a hundred would stop the
 //! transfer most of the time. The probe repeats the oldest packet after a few round trips of
@@ -12,7 +12,7 @@ use crate::device::Instant;
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 
-/// Shortest local ACK timeout kept, code 10. An adapter may round the timeout up (IBA 9.7.6.1.3
+/// Shortest local ACK timeout kept, code 10. An adapter may round the timeout up (IBA 9.7.6.1
 /// allows four times); a peer that is a process needs that long to be scheduled.
 const TIMEOUT_FLOOR_CODE: u8 = 10;
 

@@ -1,4 +1,4 @@
-//! Unreliable datagrams (IBA 9.8.4): one packet per message, from and to anyone.
+//! Unreliable datagrams (IBA 9.8.3): one packet per message, from and to anyone.
 
 use ironverbs_wire::{Bth, Deth, Packet, Path, grh};
 
@@ -85,7 +85,7 @@ impl Qp {
 
     /// A datagram goes into the next receive, after 40 bytes that tell where it came from.
     ///
-    /// IBA 9.8.3.2.2 leaves the QP running whatever arrives: what is not meant for it, or finds no
+    /// IBA 9.8.3 leaves the QP running whatever arrives: what is not meant for it, or finds no
     /// receive, is dropped without a trace; a receive that is too small completes with LOC_LEN_ERR
     /// and is the only one lost. Memory of the receive that is not accessible is this side's own
     /// fault, and moves the QP to ERR.
@@ -108,7 +108,7 @@ impl Qp {
             }
             QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe => {}
         }
-        // IBA 9.6.1.2.5
+        // IBA 9.6.1
         if deth.qkey != self.attr.qkey {
             dropped.qkey += 1;
             return;

@@ -1,4 +1,4 @@
-//! UD queue pairs (IBA 9.8.4).
+//! UD queue pairs (IBA 9.8.3).
 
 use crate::support::memory::ALL;
 use crate::support::pair::{Options, Pair, QKEY};

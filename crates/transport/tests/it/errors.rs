@@ -253,7 +253,7 @@ fn send_with_invalidate_of_an_rkey_that_is_none_is_refused() {
 
 #[test]
 fn rnr_retries_end_unless_seven() {
-    for retries in [0, 2] {
+    for retries in [0, 2, 6] {
         let mut pair =
             pair(Options { rnr_retry: retries, min_rnr_timer: 13, ..Options::default() });
         let sge = local(&pair, 10);

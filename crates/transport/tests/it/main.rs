@@ -6,6 +6,7 @@ mod loss;
 mod model;
 mod rc;
 mod replay;
+mod requester;
 mod responder;
 mod states;
 mod support;

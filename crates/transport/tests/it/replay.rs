@@ -284,7 +284,7 @@ fn ask_again(name: &str, packets: &[Captured]) {
         let ours = sent.pop_front().unwrap_or_else(|| panic!("{name}: not sent"));
         let mut body = ours.bytes[..ours.bytes.len() - ICRC_LEN].to_vec();
         if captured.packet().service != Service::Rc {
-            // rxe asks for acknowledgements also where there are none (IBA 9.2.10).
+            // rxe asks for acknowledgements also where there are none (IBA 9.2).
             body[8] = captured.body[8];
         }
         assert_eq!(body, captured.body, "{name}: {:?}", ours.packet().bth);

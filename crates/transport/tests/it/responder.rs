@@ -100,9 +100,13 @@ impl Bench {
 
     /// What the responder sends now.
     fn sent(&mut self) -> Vec<Sent> {
+        self.sent_up_to(1000)
+    }
+
+    fn sent_up_to(&mut self, room: usize) -> Vec<Sent> {
         let now = self.pair.net.now;
         let host = &mut self.pair.hosts[1];
-        let mut outbox = Outbox::new(1000);
+        let mut outbox = Outbox::new(room);
         host.qp.transmit(now, &mut host.dev, &mut outbox);
         outbox.packets
     }
@@ -428,9 +432,32 @@ fn packets_of_strangers_are_dropped_and_counted() {
     bench.give(&Packet { bth: Bth { pkey: 0x1234, ..packet.bth }, ..packet });
     assert_eq!(bench.counters().dropped.pkey, 1);
     assert_eq!(bench.answers(), []);
-    // A limited member of the same partition may talk to a full one.
-    bench.give(&Packet { bth: Bth { pkey: 0x7fff, ..packet.bth }, ..packet });
+    // A limited member of the same partition may talk to a full one, but not to another.
+    let limited = Packet { bth: Bth { pkey: 0x7fff, ..packet.bth }, ..packet };
+    bench.give(&limited);
     assert_eq!(bench.answers(), [ack(0, 1)]);
+    let mut bench = Bench::new(Options { pkey: 0x7fff, ..Options::default() });
+    bench.give(&limited);
+    assert_eq!(bench.counters().dropped.pkey, 1);
+    bench.give(&packet);
+    assert_eq!(bench.answers(), [ack(0, 1)]);
+}
+
+#[test]
+fn a_read_repeated_while_it_is_answered_starts_over_from_there() {
+    let mut bench = Bench::new(Options::default());
+    let len = 4 * MTU as u32;
+    bench.give(&bench.read(0, 0, len));
+    assert_eq!(bench.sent_up_to(3).len(), 3);
+    bench.give(&bench.read(1, MTU as u64, len - MTU as u32));
+    let ops: Vec<_> = bench.answers().iter().map(|&(op, n, _)| (op, n)).collect();
+    let first = Op::ReadRespFirst;
+    assert_eq!(ops, [(first, 1), (Op::ReadRespMiddle, 2), (Op::ReadRespLast, 3)]);
+    // What has not been sent yet is not to be sent twice.
+    bench.give(&bench.read(4, 0, len));
+    assert_eq!(bench.sent_up_to(1).len(), 1);
+    bench.give(&bench.read(6, 2 * MTU as u64, len - 2 * MTU as u32));
+    assert_eq!(bench.sent().len(), 3);
 }
 
 #[test]

@@ -36,6 +36,7 @@ pub struct Options {
     pub access: Access,
     pub sq_sig_all: bool,
     pub srq: bool,
+    pub pkey: u16,
     pub seed: u64,
     pub faults: Faults,
 }
@@ -62,6 +63,7 @@ impl Default for Options {
             access: ALL,
             sq_sig_all: false,
             srq: false,
+            pkey: PKEY,
             seed: 1,
             faults: Faults::default(),
         }
@@ -228,7 +230,7 @@ impl Pair {
         let resolved = mask.contains(AttrMask::AV).then(|| self.path(side));
         let now = self.net.now;
         let host = &mut self.hosts[side];
-        host.qp.modify(&attr, mask, resolved, PKEY, now, &mut host.dev)
+        host.qp.modify(&attr, mask, resolved, self.options.pkey, now, &mut host.dev)
     }
 
     pub fn send(&mut self, side: usize, wr: &SendWr, sges: &[Sge]) {
