@@ -58,4 +58,10 @@ impl Ah {
     }
 }
 
+impl Drop for Ah {
+    fn drop(&mut self) {
+        let _ = self.destroy();
+    }
+}
+
 object::accessors!(Ah);

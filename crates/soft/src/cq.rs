@@ -216,6 +216,13 @@ impl Cq {
 
     /// Destroys it; Busy while a QP uses it; waits for unacknowledged events (ibv_destroy_cq(3)).
     pub fn destroy(&self) -> Result<(), Error> {
+        self.release()?;
+        self.comp_events.wait();
+        self.async_events.wait();
+        Ok(())
+    }
+
+    fn release(&self) -> Result<(), Error> {
         self.context.inner().check()?;
         self.identity.retire_unless_used(&self.users)?;
         if std::mem::replace(&mut self.entries.lock().armed, Armed::No) != Armed::No {
@@ -226,9 +233,14 @@ impl Cq {
             channel.queue.remove(|cq| std::ptr::eq(Arc::as_ptr(cq), self));
             object::give_back(&channel.users);
         }
-        self.comp_events.wait();
-        self.async_events.wait();
         Ok(())
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // Events that nobody acknowledged have no object to wait for any more.
+        let _ = self.release();
     }
 }
 

@@ -355,6 +355,13 @@ impl Mr {
     }
 }
 
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // Nobody can deregister it any more, and its memory may go next. Destroyed before: nothing to do.
+        let _ = self.destroy();
+    }
+}
+
 object::accessors!(Mr);
 
 /// Whether a range may be registered with these rights.

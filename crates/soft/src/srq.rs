@@ -203,12 +203,23 @@ impl Srq {
 
     /// Destroys it; Busy while a QP uses it; waits for unacknowledged events (ibv_destroy_srq(3)).
     pub fn destroy(&self) -> Result<(), Error> {
+        self.release()?;
+        self.events.wait();
+        Ok(())
+    }
+
+    fn release(&self) -> Result<(), Error> {
         self.context().inner().check()?;
         self.identity.retire_unless_used(&self.users)?;
         self.context().events.forget(self);
         object::give_back(&self.pd.users);
-        self.events.wait();
         Ok(())
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        let _ = self.release();
     }
 }
 

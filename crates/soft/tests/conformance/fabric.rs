@@ -129,6 +129,31 @@ impl Fabric {
         }
     }
 
+    /// Lets some time pass, in nanoseconds, of whatever clock there is.
+    pub(crate) fn settle_for(&self, ns: u64) {
+        if let Some(network) = self.network() {
+            network.run_until(ns, || false);
+            return;
+        }
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_nanos(ns) {
+            self.progress();
+        }
+    }
+
+    /// As [`until`](Fabric::until), but nobody polls a real Host meanwhile: its own thread has to do the work.
+    #[track_caller]
+    pub(crate) fn sleep_until(&self, what: &str, mut done: impl FnMut() -> bool) {
+        if self.network().is_some() {
+            return self.until(what, done);
+        }
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < WATCHDOG, "{what}: did not happen");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
     /// Polls every Host once, or moves virtual time on once; whether there was anything.
     pub(crate) fn progress(&self) -> bool {
         if let Some(network) = self.network() {

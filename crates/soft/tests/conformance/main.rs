@@ -8,14 +8,13 @@ mod fabric;
 mod side;
 
 mod access;
-// mod channels;
-// mod completions;
+mod channels;
+mod completions;
 mod connected;
 // mod datagrams;
 mod devices;
-// mod events;
-// mod failures;
-// mod flushing;
+mod failures;
+mod flushing;
 mod limits;
 // mod lives;
 // mod memory;
