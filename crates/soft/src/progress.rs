@@ -15,6 +15,7 @@ use ironverbs_transport::verbs::QpType;
 use ironverbs_wire::icrc::{self, Verdict};
 use ironverbs_wire::{ICRC_LEN, Packet, Path, peek_dest_qpn};
 
+use crate::Host;
 use crate::Qp;
 use crate::host::Inner;
 use crate::link::max_ident;
@@ -32,6 +33,9 @@ const NAP: u64 = 500_000;
 
 /// How long the background thread looks for more before it sleeps.
 const LINGER: u64 = 20_000;
+
+/// How long after a failure to open the wire it is tried again.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// What came from the network.
 #[derive(Debug, Default)]
@@ -343,6 +347,8 @@ struct Worker {
     /// All of `control`, and the socket.
     everything: Epoll,
     has_wire: bool,
+    /// When the wire was last tried to be opened.
+    tried: std::time::Instant,
     polls: u64,
 }
 
@@ -354,13 +360,15 @@ impl Worker {
         control.add(monitor.as_fd(), TOKEN_MONITOR, Interest::READ)?;
         everything.add(control.as_fd(), TOKEN_CONTROL, Interest::READ)?;
         let host = Arc::downgrade(host);
-        Ok(Worker { host, kick, monitor, control, everything, has_wire: false, polls: 0 })
+        let tried = std::time::Instant::now();
+        Ok(Worker { host, kick, monitor, control, everything, has_wire: false, tried, polls: 0 })
     }
 
     fn run(mut self) {
         while !self.kick.stop.load(Ordering::Acquire) {
             let Some(host) = self.host.upgrade() else { return };
             self.add_wire(&host);
+            self.retry_wire(&host);
             let polls = host.polls.load(Ordering::Relaxed);
             let polled = std::mem::replace(&mut self.polls, polls) != polls;
             if polled && host.armed.load(Ordering::Acquire) == 0 {
@@ -379,6 +387,15 @@ impl Worker {
             let socket =
                 self.everything.add(registry.socket().as_fd(), TOKEN_SOCKET, Interest::READ);
             self.has_wire = service.is_ok() && socket.is_ok();
+        }
+    }
+
+    /// The port may have become free.
+    fn retry_wire(&mut self, host: &Arc<Inner>) {
+        if !self.has_wire && self.tried.elapsed() >= RETRY {
+            self.tried = std::time::Instant::now();
+            // A failure is told once, and not by this thread again.
+            let _ = Host(host.clone()).join();
         }
     }
 
@@ -423,6 +440,8 @@ impl Worker {
         let next = host.timers.next().min(wakes_at);
         let wait = next.since(host.clock.now());
         let timeout = (next.0 != u64::MAX).then(|| Duration::from_nanos(host.clock.real(wait)));
+        let timeout =
+            if self.has_wire { timeout } else { Some(timeout.unwrap_or(RETRY).min(RETRY)) };
         drop(host);
         let mut events = [Event::EMPTY; 2];
         let n = self.everything.wait(&mut events, timeout).unwrap_or(0);

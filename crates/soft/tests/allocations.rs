@@ -1,0 +1,85 @@
+//! Posting, polling and receiving allocate nothing once they have run for a moment.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use common::*;
+use ironverbs_soft::*;
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+fn counted() {
+    let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+}
+
+// SAFETY: every call is passed on as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        counted();
+        // SAFETY: the caller's promises are those of the system's allocator.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        counted();
+        // SAFETY: as above.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Polls `from` and `to` until each has a completion.
+fn both_complete(from: &Side, to: &Side) {
+    let (start, mut sent, mut received) = (Instant::now(), 0, 0);
+    while sent == 0 || received == 0 {
+        sent += from.cq.poll(16, |wc| assert_eq!(wc.status, WcStatus::Success)).unwrap();
+        received += to.cq.poll(16, |wc| assert_eq!(wc.status, WcStatus::Success)).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(30), "{sent} sent, {received} received");
+    }
+}
+
+/// Allocations of this thread while it sends `rounds` messages of each kind between two Hosts.
+fn allocations(a: &Side, b: &Side, x: &Qp, y: &Qp, rounds: u32) -> u64 {
+    let before = COUNT.get();
+    let write = SendWr {
+        remote_addr: b.memory.addr(),
+        rkey: b.mr.rkey(),
+        imm: [1; 4],
+        ..wr(2, WrOpcode::WriteWithImm)
+    };
+    for _ in 0..rounds {
+        y.post_recv(1, &[b.sge(0, 4096)]).unwrap();
+        x.post_send(&wr(2, WrOpcode::Send), Payload::Sges(&[a.sge(0, 8)])).unwrap();
+        both_complete(a, b);
+        y.post_recv(1, &[b.sge(0, 4096)]).unwrap();
+        x.post_send(&write, Payload::Sges(&[a.sge(0, 60_000)])).unwrap();
+        both_complete(a, b);
+    }
+    COUNT.get() - before
+}
+
+#[test]
+fn the_data_path_allocates_nothing() {
+    let a = Side::new(Host::start(Config::default()).unwrap(), 1 << 17);
+    let b = Side::new(Host::start(Config::default()).unwrap(), 1 << 17);
+    let (x, y) = pair(&a, &b, QpType::Rc);
+    allocations(&a, &b, &x, &y, 200);
+    let some = allocations(&a, &b, &x, &y, 500);
+    // A queue may still grow when the background thread comes between; what each message costs shows 1,000 times.
+    assert!(some < 20, "{some} allocations for 1,000 messages");
+}
