@@ -43,14 +43,15 @@ struct MemberReport {
 enum Port {
     Unused,
     Ours,
-    Taken(Option<Owner>),
+    /// Why we do not have it, and who does.
+    Taken(String, Option<Owner>),
 }
 
 pub(crate) fn run(args: &InfoArgs) -> Result<(), String> {
     let report = collect()?;
     if args.json {
         let text = serde_json::to_string_pretty(&report.json()).map_err(|e| e.to_string())?;
-        println!("{text}");
+        say!("{text}");
     } else {
         report.print();
     }
@@ -78,11 +79,11 @@ fn collect() -> Result<Report, String> {
             blocks: m.blocks,
         })
         .collect();
-    let port = match (contexts.is_empty(), members.is_empty()) {
-        (true, _) => diag::udp_port_owner(config.udp_port.value)
-            .map_or(Port::Unused, |o| Port::Taken(Some(o))),
-        (false, false) => Port::Ours,
-        (false, true) => Port::Taken(diag::udp_port_owner(config.udp_port.value)),
+    let owner = || diag::udp_port_owner(config.udp_port.value);
+    let port = match contexts.first().map(|context| context.wire_problem()) {
+        None => owner().map_or(Port::Unused, |o| Port::Taken(describe_owner(&o), Some(o))),
+        Some(None) => Port::Ours,
+        Some(Some(problem)) => Port::Taken(problem, owner()),
     };
     Ok(Report { config, devices, port, members })
 }
@@ -175,60 +176,57 @@ impl Port {
         match self {
             Port::Unused => "unused",
             Port::Ours => "ours",
-            Port::Taken(_) => "taken",
+            Port::Taken(..) => "taken",
         }
     }
 }
 
 impl Report {
     fn print(&self) {
-        println!("ironverbs {}", env!("CARGO_PKG_VERSION"));
+        say!("ironverbs {}", env!("CARGO_PKG_VERSION"));
         if self.devices.is_empty() {
             let why = match self.config.interfaces.value.as_slice() {
                 [] => "no network interface is up and has an address".to_owned(),
                 names => format!("no such network interface: {}", names.join(", ")),
             };
-            println!("\nno devices: {why}");
+            say!("\nno devices: {why}");
         }
         for device in &self.devices {
             device.print();
         }
         self.print_port();
-        println!("\nconfiguration");
+        say!("\nconfiguration");
         for entry in self.config.entries() {
             let value = if entry.value.is_empty() { "-" } else { &entry.value };
-            println!("  {:<16} {value:<16} {}", entry.key, entry.source);
+            say!("  {:<16} {value:<16} {}", entry.key, entry.source);
         }
     }
 
     fn print_port(&self) {
         let port = self.config.udp_port.value;
         match &self.port {
-            Port::Unused => println!("\nUDP port {port}: unused"),
+            Port::Unused => say!("\nUDP port {port}: unused"),
             Port::Ours => {
                 let n = self.members.len();
                 let who = if n == 1 { "this process" } else { "processes of this user" };
-                println!("\nUDP port {port}: held by {who}");
+                say!("\nUDP port {port}: held by {who}");
                 for m in &self.members {
-                    println!(
+                    say!(
                         "  slot {:<4} pid {:<8} {} ({} QPN blocks)",
-                        m.slot, m.pid, m.command, m.blocks
+                        m.slot,
+                        m.pid,
+                        m.command,
+                        m.blocks
                     );
                 }
             }
-            Port::Taken(Some(owner)) => println!(
-                "\nUDP port {port}: taken by {}; ports are down until it is free, or IRONVERBS_UDP_PORT names another",
-                describe_owner(owner)
-            ),
-            Port::Taken(None) => {
-                println!("\nUDP port {port}: not available; a line above says why")
-            }
+            Port::Taken(problem, _) => say!("\nUDP port {port}: not ours: {problem}"),
         }
     }
 
     fn json(&self) -> Value {
         let owner = match &self.port {
-            Port::Taken(Some(owner)) => json!({
+            Port::Taken(_, Some(owner)) => json!({
                 "pid": owner.pid,
                 "command": owner.comm,
                 "uid": owner.uid,
@@ -244,6 +242,10 @@ impl Report {
             "udp_port": {
                 "port": self.config.udp_port.value,
                 "state": self.port.state(),
+                "problem": match &self.port {
+                    Port::Taken(problem, _) => Value::from(problem.as_str()),
+                    _ => Value::Null,
+                },
                 "owner": owner,
             },
             "members": self.members.iter().map(|m| json!({
@@ -265,15 +267,15 @@ impl Report {
 impl DeviceReport {
     fn print(&self) {
         let (attr, port) = (&self.attr, &self.port);
-        println!("\n{} on {}", self.name, self.interface);
-        println!(
+        say!("\n{} on {}", self.name, self.interface);
+        say!(
             "  node GUID {}, vendor {:#08x}, part {:#x}, firmware {}",
             guid(attr.node_guid),
             attr.vendor_id,
             attr.vendor_part_id,
             attr.fw_ver
         );
-        println!(
+        say!(
             "  port 1: {}, {}, {}, {}, MTU {} (at most {}), messages to {} bytes",
             state(port.state),
             physical(port.phys_state),
@@ -284,15 +286,15 @@ impl DeviceReport {
             port.max_msg_sz
         );
         if self.gids.is_empty() {
-            println!("  no GID: the interface has no address");
+            say!("  no GID: the interface has no address");
         }
         for (index, address, interface, kind) in &self.gids {
-            println!("  GID {index:<3} {address}  {kind}  {interface}");
+            say!("  GID {index:<3} {address}  {kind}  {interface}");
         }
-        println!("  limits");
+        say!("  limits");
         for pair in limits(attr).chunks(2) {
             let cells = pair.iter().map(|(name, value)| format!("{name:<20} {value:<20}"));
-            println!("    {}", cells.collect::<Vec<_>>().join(" ").trim_end());
+            say!("    {}", cells.collect::<Vec<_>>().join(" ").trim_end());
         }
     }
 

@@ -1,5 +1,8 @@
 //! The ironverbs command: programs on the stack, what there is, and measurements.
 
+#[macro_use]
+mod output;
+
 mod explain;
 mod info;
 mod perf;

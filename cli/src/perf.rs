@@ -226,7 +226,7 @@ fn measure(
     }
     session.bye();
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?);
+        say!("{}", serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?);
     }
     match report.results.iter().find(|r| r.verified == Some(false)) {
         None => Ok(()),

@@ -70,8 +70,8 @@ impl Tally {
 
     fn print(&self, host: &str, elapsed: Duration) {
         let loss = (self.sent - self.received) as f64 * 100.0 / self.sent.max(1) as f64;
-        println!("\n--- {host} ping statistics ---");
-        println!(
+        say!("\n--- {host} ping statistics ---");
+        say!(
             "{} messages transmitted, {} received, {loss:.4}% loss, time {:.0} ms",
             self.sent,
             self.received,
@@ -81,7 +81,7 @@ impl Tally {
         let n = self.received as f64;
         let average = self.sum.as_secs_f64() / n;
         let deviation = (self.sum_of_squares / n - average * average).max(0.0).sqrt();
-        println!(
+        say!(
             "rtt min/avg/max/mdev = {}/{}/{}/{} ms",
             milliseconds(min),
             milliseconds(Duration::from_secs_f64(average)),
@@ -118,7 +118,7 @@ fn ping(host: &Host, name: &str, args: &PingArgs) -> Result<(), String> {
     }
     let (device, gid) = (session.place.context.device().name().to_owned(), session.place.gid);
     let peer = session.place.peer.clone();
-    println!(
+    say!(
         "PING {name} ({peer}) from {} on {device}: {} bytes over {}",
         gid.to_ip(),
         args.size,
@@ -173,11 +173,11 @@ fn exchange(
                 if !args.quiet {
                     let (size, time) = (args.size, milliseconds(once.time));
                     let note = if once.right { "" } else { " WRONG DATA" };
-                    println!("{size} bytes from {peer}: seq={seq} time={time} ms{note}");
+                    say!("{size} bytes from {peer}: seq={seq} time={time} ms{note}");
                 }
             }
             None if args.quiet => {}
-            None => println!("no answer from {peer}: seq={seq}"),
+            None => say!("no answer from {peer}: seq={seq}"),
         }
         next += args.interval;
         while args.count.is_none_or(|n| tally.sent < n) && !stop.load(Ordering::Relaxed) {

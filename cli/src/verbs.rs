@@ -6,16 +6,6 @@ use std::sync::atomic::AtomicU64;
 
 pub(crate) use ironverbs_soft::*;
 
-/// Opens a device to read its attributes only.
-pub(crate) fn inspect(device: &Arc<Device>) -> Result<Arc<Context>, Error> {
-    device.open()
-}
-
-/// Attributes of a port as a program will find them.
-pub(crate) fn inspected_port(context: &Context, port: u8) -> Result<PortAttr, Error> {
-    context.port(port)
-}
-
 /// The channel's descriptor, to wait for.
 pub(crate) fn channel_fd(channel: &Channel) -> BorrowedFd<'_> {
     // SAFETY: the channel owns the descriptor and keeps it open for its life, which is borrowed.

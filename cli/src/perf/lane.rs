@@ -84,7 +84,8 @@ impl Place {
         let port = context.port(1).map_err(|e| e.to_string())?;
         if port.state != PortState::Active {
             let name = context.device().name();
-            return Err(format!("port 1 of {name} is down (`ironverbs info` says why)"));
+            let why = context.wire_problem().unwrap_or_else(|| "its interface is down".to_owned());
+            return Err(format!("port 1 of {name} is down: {why}"));
         }
         let gid_index =
             u8::try_from(entry.index).map_err(|_| "the GID index is above 255".to_owned())?;

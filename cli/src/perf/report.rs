@@ -110,7 +110,7 @@ pub(crate) fn verified(test: &Test, outcome: &Outcome) -> Option<bool> {
 impl Report {
     /// The heading of the table.
     pub(crate) fn print_heading(&self) {
-        println!(
+        say!(
             "{} on {} (GID {}: {}) to {}, path MTU {}",
             self.transport.name(),
             self.device,
@@ -119,7 +119,7 @@ impl Report {
             self.server,
             self.mtu
         );
-        println!(
+        say!(
             "{:<12} {:>10} {:>9} {:>12} {:>11}  {:>8} {:>8} {:>8} {:>8} {:>8}  ",
             "operation",
             "bytes",
@@ -174,7 +174,7 @@ impl Row {
             Some(false) => line += "  WRONG DATA",
             None => {}
         }
-        println!("{line}");
+        say!("{line}");
     }
 }
 

@@ -17,10 +17,10 @@ pub(crate) struct ServerArgs {
     #[arg(long, short = 'S')]
     pub(crate) server: bool,
     /// Server: address to listen on [default: all]
-    #[arg(long, value_name = "ADDRESS", requires = "server")]
+    #[arg(long, value_name = "ADDRESS", requires = "server", conflicts_with = "host")]
     pub(crate) bind: Option<IpAddr>,
     /// Server: keep serving after the first client has gone
-    #[arg(long, short = 'k', requires = "server")]
+    #[arg(long, short = 'k', requires = "server", conflicts_with = "host")]
     pub(crate) keep: bool,
 }
 
@@ -52,7 +52,7 @@ const PROMPT: Duration = Duration::from_secs(5);
 pub(crate) fn serve(host: &Host, args: &ServerArgs, place: &PlaceArgs) -> Result<(), String> {
     let listener = listen(args.bind, place.port)?;
     let local = listener.local_addr().map_err(|e| e.to_string())?;
-    println!("listening on {} port {}", local.ip(), local.port());
+    say!("listening on {} port {}", local.ip(), local.port());
     let sessions = Arc::new(AtomicUsize::new(0));
     loop {
         let (stream, peer) = match listener.accept() {

@@ -81,7 +81,9 @@ fn make_own(path: &Path, uid: u32) -> Result<PathBuf, PlaceError> {
 }
 
 fn problem(metadata: &Metadata, uid: u32) -> Option<String> {
-    if !metadata.is_dir() {
+    if metadata.is_symlink() {
+        Some("a symbolic link, not a directory".to_owned())
+    } else if !metadata.is_dir() {
         Some("not a directory".to_owned())
     } else if metadata.uid() != uid {
         Some(format!("belongs to uid {}, not to you ({uid})", metadata.uid()))

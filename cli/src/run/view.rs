@@ -3,8 +3,10 @@
 
 use std::fs;
 
+use ironverbs_sys::{diag, process};
+
 use super::place::{Node, Tree};
-use crate::verbs::{Context, DeviceAttr, Error, Host, PortAttr, PortState};
+use crate::verbs::{Context, DeviceAttr, Error, Host, PortAttr};
 
 /// Version of the kernel's uverbs interface (IB_USER_VERBS_ABI_VERSION).
 const UVERBS_ABI: u32 = 6;
@@ -19,18 +21,25 @@ pub(crate) fn tree(host: &Host) -> Result<Tree, Error> {
         tree.insert(directory.to_owned(), Node::Dir);
     }
     file(&mut tree, "sys/class/infiniband_verbs/abi_version", UVERBS_ABI);
+    let wire = !is_taken(host.config().udp_port.value);
     for device in host.devices()? {
-        let context = crate::verbs::inspect(&device)?;
-        add_device(&mut tree, &context)?;
+        // Only looked at: this process becomes the program, which joins its host's group itself.
+        let context = device.inspect()?;
+        add_device(&mut tree, &context, wire)?;
     }
     Ok(tree)
+}
+
+/// Whether a program of this user will find that it cannot have the UDP port.
+fn is_taken(port: u16) -> bool {
+    diag::udp_port_owner(port).is_some_and(|o| o.kernel || o.uid != process::uid())
 }
 
 fn file(tree: &mut Tree, path: impl Into<String>, value: impl std::fmt::Display) {
     tree.insert(path.into(), Node::File(format!("{value}\n"), false));
 }
 
-fn add_device(tree: &mut Tree, context: &Context) -> Result<(), Error> {
+fn add_device(tree: &mut Tree, context: &Context, wire: bool) -> Result<(), Error> {
     let device = context.device();
     let (name, index) = (device.name(), device.index());
     let attr = context.attr();
@@ -46,7 +55,7 @@ fn add_device(tree: &mut Tree, context: &Context) -> Result<(), Error> {
     file(tree, format!("{class}/board_id"), "ironverbs");
     add_parent(tree, &format!("{class}/device"), &attr, &interface);
     for port in 1..=attr.phys_port_cnt {
-        add_port(tree, &format!("{class}/ports/{port}"), context, port)?;
+        add_port(tree, &format!("{class}/ports/{port}"), context, port, wire)?;
     }
     let verbs = format!("sys/class/infiniband_verbs/uverbs{index}");
     file(tree, format!("{verbs}/ibdev"), name);
@@ -60,16 +69,17 @@ fn add_device(tree: &mut Tree, context: &Context) -> Result<(), Error> {
     Ok(())
 }
 
-fn add_port(tree: &mut Tree, class: &str, context: &Context, port: u8) -> Result<(), Error> {
-    let attr = crate::verbs::inspected_port(context, port)?;
-    let state = match attr.state {
-        PortState::Active => "4: ACTIVE",
-        PortState::Down => "1: DOWN",
-    };
-    let phys_state = match attr.phys_state {
-        5 => "5: LinkUp",
-        3 => "3: Disabled",
-        _ => "2: Polling",
+fn add_port(
+    tree: &mut Tree,
+    class: &str,
+    context: &Context,
+    port: u8,
+    wire: bool,
+) -> Result<(), Error> {
+    let attr = context.port(port)?;
+    let (state, phys_state) = match wire && context.device().link().0 {
+        true => ("4: ACTIVE", "5: LinkUp"),
+        false => ("1: DOWN", "3: Disabled"),
     };
     file(tree, format!("{class}/state"), state);
     file(tree, format!("{class}/phys_state"), phys_state);
