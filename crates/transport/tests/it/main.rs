@@ -2,6 +2,7 @@
 
 mod datagrams;
 mod errors;
+mod faults;
 mod loss;
 mod model;
 mod rc;
