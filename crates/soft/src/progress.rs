@@ -405,7 +405,7 @@ impl Worker {
         // SYNC POINT: whoever arms a CQ counts it, then looks whether we nap; we say that we nap, then look at the
         // count. One of the two sees the other.
         if host.armed.load(Ordering::SeqCst) == 0 {
-            self.kick.wakes_at.store(host.clock.now().after(NAP).0, Ordering::SeqCst);
+            // Timers do not end a nap: the program that polls runs them, or we do when it is over.
             drop(host);
             self.wait_for_control(Some(Duration::from_nanos(NAP)));
         }

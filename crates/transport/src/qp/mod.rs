@@ -178,7 +178,7 @@ impl Qp {
     }
 
     /// Sends what there is to send, as far as the window and `sink` allow: what the responder owes
-    /// first, in PSN order, then requests.
+    /// first, in PSN order, then requests; a lone acknowledgement behind them.
     pub fn transmit<D: Device + ?Sized, S: Sink + ?Sized>(
         &mut self,
         now: Instant,
@@ -186,8 +186,14 @@ impl Qp {
         sink: &mut S,
     ) {
         self.flush_posted(dev);
-        if self.transmit_responses(dev, sink) {
+        if self.owes_response() {
+            if self.transmit_responses(dev, sink) {
+                self.transmit_requests(now, dev, sink);
+            }
+        } else {
+            // A lone acknowledgement is shorter than any request: behind them it fits their batch.
             self.transmit_requests(now, dev, sink);
+            self.transmit_responses(dev, sink);
         }
     }
 
