@@ -18,6 +18,9 @@ pub trait Source: Buffer {}
 /// What data is put into: [`Slice`], a list of slices (filled in order), or `()` for no room at all.
 pub trait Target: Buffer {}
 
+/// What comes back with a result: a slice, a list of them, or `()`.
+pub trait Returned: GiveBack {}
+
 /// Bytes that are copied when the request is posted, at most as many as the queue pair was made for. They need not
 /// be registered.
 #[derive(Copy, Clone, Debug)]
@@ -110,7 +113,7 @@ impl SgeList {
 }
 
 pub(crate) mod sealed {
-    use super::Held;
+    use super::{Held, Returned};
 
     /// A buffer that a queue can keep while a request is in flight.
     pub trait Buffer: Sized {
@@ -123,14 +126,14 @@ pub(crate) mod sealed {
             Self: 'a;
     }
 
-    /// What comes back with a result.
-    pub trait Returned: Sized {
+    /// How it comes back.
+    pub trait GiveBack: Sized {
         /// Takes it back out of what [`Buffer::hold`] gave; None for what another buffer gave.
         fn give_back(held: Held) -> Option<Self>;
     }
 }
 
-use sealed::{Buffer, Returned};
+use sealed::{Buffer, GiveBack};
 
 impl Source for Slice {}
 impl Target for Slice {}
@@ -141,7 +144,8 @@ impl Buffer for Slice {
         (Held::One(self), None)
     }
 }
-impl Returned for Slice {
+impl Returned for Slice {}
+impl GiveBack for Slice {
     fn give_back(held: Held) -> Option<Slice> {
         if let Held::One(slice) = held { Some(slice) } else { None }
     }
@@ -155,7 +159,8 @@ impl Buffer for SharedSlice {
         (Held::Shared(self), None)
     }
 }
-impl Returned for SharedSlice {
+impl Returned for SharedSlice {}
+impl GiveBack for SharedSlice {
     fn give_back(held: Held) -> Option<SharedSlice> {
         if let Held::Shared(shared) = held { Some(shared) } else { None }
     }
@@ -170,7 +175,8 @@ impl Buffer for Vec<Slice> {
         (Held::List(self), None)
     }
 }
-impl Returned for Vec<Slice> {
+impl Returned for Vec<Slice> {}
+impl GiveBack for Vec<Slice> {
     fn give_back(held: Held) -> Option<Vec<Slice>> {
         if let Held::List(list) = held { Some(list) } else { None }
     }
@@ -185,7 +191,8 @@ impl Buffer for () {
         (Held::Nothing, None)
     }
 }
-impl Returned for () {
+impl Returned for () {}
+impl GiveBack for () {
     fn give_back(_: Held) -> Option<()> {
         Some(())
     }

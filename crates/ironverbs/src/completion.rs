@@ -66,6 +66,9 @@ impl Received {
 /// What an operation brings back besides its buffers.
 pub trait Kind: sealed::Kind {}
 
+/// What an operation of kind `K` brings: `()`, the value before, or a message.
+pub type Value<K> = <K as sealed::Kind>::Value;
+
 /// SEND and WRITE bring nothing, READ only the data.
 #[derive(Copy, Clone, Debug)]
 pub struct Done;

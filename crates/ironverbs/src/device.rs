@@ -14,6 +14,12 @@ use crate::{Error, Gid};
 #[derive(Clone, Debug)]
 pub struct Devices(soft::Host);
 
+impl From<soft::Host> for Devices {
+    fn from(host: soft::Host) -> Self {
+        Devices(host)
+    }
+}
+
 impl Devices {
     /// The devices as the environment and the configuration files ask for.
     ///

@@ -9,13 +9,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::block;
-use crate::buffer::sealed::Returned;
-use crate::completion::{Kind, result};
+use crate::buffer::Returned;
+use crate::completion::{Kind, Value, result};
 use crate::error::CompletionError;
 use crate::queue::{Queue, Ticket};
 
 /// What an operation comes to: its value or why it failed, and its buffers.
-pub type Output<R, K> = (Result<<K as crate::completion::sealed::Kind>::Value, CompletionError>, R);
+pub type Output<R, K> = (Result<Value<K>, CompletionError>, R);
 
 /// An operation that was posted. Await it under any executor, or [`wait`](Op::wait) for it, or
 /// [`spin`](Op::spin) for it.

@@ -231,9 +231,7 @@ impl Drop for QpShared {
         self.pd.context.reactor().quietly(|| drop(self.raw.destroy()));
         let (sends, recvs) = self.reserved;
         self.send_cq.remove(self.raw.qpn(), sends);
-        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
-            self.recv_cq.remove(self.raw.qpn(), recvs);
-        }
+        self.recv_cq.remove(self.raw.qpn(), recvs);
         self.lose(Dropped::Destroyed);
     }
 }

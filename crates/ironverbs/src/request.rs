@@ -6,8 +6,8 @@ use std::sync::Arc;
 use ironverbs_soft::{Payload, PostError, SendFlags, SendWr, UdDest, WrOpcode};
 use thiserror::Error;
 
-use crate::buffer::sealed::{Buffer, Returned};
-use crate::buffer::{Held, SgeList};
+use crate::buffer::sealed::Buffer;
+use crate::buffer::{Held, Returned, SgeList};
 use crate::completion::Kind;
 use crate::error::{CompletionError, Rejected, RequestError};
 use crate::qp::QpShared;

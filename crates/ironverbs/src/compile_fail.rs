@@ -1,0 +1,225 @@
+//! What must not compile. Each example stands beside one that does, and that differs only in what is wrong, so
+//! that it fails for no other reason. Run by `cargo test --doc`.
+
+/// The operations of a service exist on its queue pairs only. UC has WRITE:
+///
+/// ```no_run
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Uc>, slice: Slice, remote: &RemoteRegion) { let _ = qp.write(slice, remote); }
+/// ```
+///
+/// but no READ:
+///
+/// ```compile_fail,E0599
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Uc>, slice: Slice, remote: &RemoteRegion) { let _ = qp.read(slice, remote); }
+/// ```
+///
+/// RC has both, and atomics:
+///
+/// ```no_run
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Rc>, slice: Slice, remote: &RemoteRegion) { let _ = qp.read(slice, remote); }
+/// fn g(qp: &Qp<Rc>, slice: Slice, remote: &RemoteRegion) { let _ = qp.fetch_add(slice, remote, 1); }
+/// ```
+///
+/// UC and UD have no atomics:
+///
+/// ```compile_fail,E0599
+/// # use ironverbs::*;
+/// fn g(qp: &Qp<Uc>, slice: Slice, remote: &RemoteRegion) { let _ = qp.fetch_add(slice, remote, 1); }
+/// ```
+/// ```compile_fail,E0599
+/// # use ironverbs::*;
+/// fn g(qp: &Qp<Ud>, slice: Slice, remote: &RemoteRegion) { let _ = qp.fetch_add(slice, remote, 1); }
+/// ```
+///
+/// UD has no WRITE, and no SEND without a destination:
+///
+/// ```no_run
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Ud>, slice: Slice, to: &Destination) { let _ = qp.send(slice, to); }
+/// ```
+/// ```compile_fail,E0599
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Ud>, slice: Slice, remote: &RemoteRegion) { let _ = qp.write(slice, remote); }
+/// ```
+/// ```compile_fail,E0061
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Ud>, slice: Slice) { let _ = qp.send(slice); }
+/// ```
+mod services {}
+
+/// A slice in flight belongs to its operation:
+///
+/// ```no_run
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Rc>, slice: Slice) -> Result<(), Error> {
+///     let (result, mut slice) = qp.send(slice).post()?.wait();
+///     slice.write_at(0, b"mine again")?;
+///     Ok(result?)
+/// }
+/// ```
+/// ```compile_fail,E0382
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Rc>, mut slice: Slice) -> Result<(), Error> {
+///     let op = qp.send(slice).post()?;
+///     slice.write_at(0, b"not mine")?;
+///     Ok(op.wait().0?)
+/// }
+/// ```
+///
+/// and cannot be posted twice; what is to be sent twice is shared:
+///
+/// ```no_run
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Rc>, slice: Slice) -> Result<(), Error> {
+///     let slice = slice.share();
+///     let (one, two) = (qp.send(slice.clone()).post()?, qp.send(slice).post()?);
+///     one.wait().0?;
+///     Ok(two.wait().0?)
+/// }
+/// ```
+/// ```compile_fail,E0382
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Rc>, slice: Slice) -> Result<(), Error> {
+///     let (one, two) = (qp.send(slice).post()?, qp.send(slice).post()?);
+///     one.wait().0?;
+///     Ok(two.wait().0?)
+/// }
+/// ```
+///
+/// Nothing is received into a shared slice:
+///
+/// ```no_run
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Rc>, slice: SharedSlice) { let _ = qp.send(slice); }
+/// ```
+/// ```compile_fail,E0277
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Rc>, slice: SharedSlice) { let _ = qp.recv(slice); }
+/// ```
+///
+/// nor into bytes of the program's own, registered or not:
+///
+/// ```compile_fail,E0277
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Rc>, bytes: &mut [u8]) { let _ = qp.recv(bytes); }
+/// ```
+///
+/// The result is taken once:
+///
+/// ```compile_fail,E0382
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Rc>, slice: Slice) -> Result<(), Error> {
+///     let op = qp.send(slice).post()?;
+///     op.wait().0?;
+///     Ok(op.wait().0?)
+/// }
+/// ```
+mod in_flight {}
+
+/// Registered memory is never seen as bytes in place, only copied:
+///
+/// ```no_run
+/// # use ironverbs::*;
+/// fn f(slice: &Slice) -> Vec<u8> { slice.to_vec() }
+/// ```
+/// ```compile_fail
+/// # use ironverbs::*;
+/// fn f(slice: &Slice) -> &[u8] { slice }
+/// ```
+/// ```compile_fail
+/// # use ironverbs::*;
+/// fn f(region: &Region) -> &[u8] { region.as_ref() }
+/// ```
+///
+/// Writing through a slice needs it for oneself:
+///
+/// ```compile_fail,E0596
+/// # use ironverbs::*;
+/// fn f(slice: &Slice) { let _ = slice.write_at(0, b"shared"); }
+/// ```
+mod memory {}
+
+/// What is not connected does not send:
+///
+/// ```no_run
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Rc>, slice: Slice) { let _ = qp.send(slice); }
+/// ```
+/// ```compile_fail,E0599
+/// # use ironverbs::*;
+/// fn f(qp: &Unconnected<Rc>, slice: Slice) { let _ = qp.send(slice); }
+/// ```
+///
+/// Datagrams have no connection:
+///
+/// ```no_run
+/// # use ironverbs::*;
+/// fn f(builder: QpBuilder<Uc>) -> Result<Unconnected<Uc>, Error> { builder.build() }
+/// ```
+/// ```compile_fail,E0277
+/// # use ironverbs::*;
+/// fn f(builder: QpBuilder<Ud>) -> Result<Unconnected<Ud>, Error> { builder.build() }
+/// ```
+///
+/// A connected queue pair is connected once:
+///
+/// ```compile_fail,E0382
+/// # use ironverbs::*;
+/// fn f(qp: Unconnected<Rc>, peer: &Endpoint, options: &ConnectOptions) {
+///     let _ = qp.connect(peer, options);
+///     let _ = qp.connect(peer, options);
+/// }
+/// ```
+mod connections {}
+
+/// A request names its queue pair, and does not outlive it; an operation may:
+///
+/// ```no_run
+/// # use ironverbs::*;
+/// fn f(qp: Qp<Rc>, slice: Slice) -> Result<Op<Slice, Done>, Error> { Ok(qp.send(slice).post()?) }
+/// ```
+/// ```compile_fail
+/// # use ironverbs::*;
+/// fn f<'a>(qp: Qp<Rc>, slice: Slice) -> Request<'a, Slice, Done> { qp.send(slice) }
+/// ```
+///
+/// An operation goes to another thread, inline data or not:
+///
+/// ```no_run
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Rc>) -> Result<(), Error> {
+///     let bytes = vec![1, 2, 3];
+///     let op = qp.send(Inline(&bytes)).post()?;
+///     std::thread::spawn(move || op.wait());
+///     Ok(())
+/// }
+/// ```
+///
+/// a request with borrowed data does not:
+///
+/// ```compile_fail
+/// # use ironverbs::*;
+/// fn f(qp: &'static Qp<Rc>) {
+///     let bytes = vec![1, 2, 3];
+///     let request = qp.send(Inline(&bytes));
+///     std::thread::spawn(move || request.post());
+/// }
+/// ```
+mod requests {}
+
+/// Services, kinds and buffers are this crate's: nobody adds one with rules of its own.
+///
+/// ```compile_fail
+/// # use ironverbs::*;
+/// struct Mine;
+/// impl Transport for Mine {}
+/// ```
+/// ```compile_fail
+/// # use ironverbs::*;
+/// struct Mine;
+/// impl Source for Mine {}
+/// ```
+mod sealed {}

@@ -1,0 +1,14 @@
+//! The API over the device of this machine, by topic.
+
+mod batches;
+mod datagrams;
+mod devices;
+mod errors;
+mod lifetime;
+mod memory;
+mod operations;
+mod queue_pairs;
+mod shared_receives;
+mod simulated;
+mod support;
+mod waiting;
