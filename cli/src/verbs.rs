@@ -32,8 +32,11 @@ pub(crate) struct Region {
 impl Region {
     /// `bytes` zeros, rounded up to whole words.
     pub(crate) fn new(pd: &Arc<Pd>, bytes: usize, access: Access) -> Result<Region, Error> {
-        let words: Box<[AtomicU64]> =
-            std::iter::repeat_with(AtomicU64::default).take(bytes.div_ceil(8).max(1)).collect();
+        let count = bytes.div_ceil(8).max(1);
+        let mut words = Vec::new();
+        words.try_reserve_exact(count).map_err(|_| Error::NoMemory { what: "buffer" })?;
+        words.resize_with(count, AtomicU64::default);
+        let words = words.into_boxed_slice();
         let addr = words.as_ptr() as u64;
         let len = size_of_val(&*words) as u64;
         // SAFETY: `words` is freed only after `drop` has deregistered it, and is only ever read and

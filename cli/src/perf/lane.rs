@@ -150,10 +150,14 @@ const CHANNEL: u64 = 0;
 /// Receives beyond those in the window, so that a sender rarely finds none.
 const SPARE: u32 = 2;
 
+fn receives(test: &Test) -> u32 {
+    if test.operation == Operation::Send { test.window * SPARE } else { 0 }
+}
+
 impl Lane {
     pub(crate) fn new(place: Place, test: Test) -> Result<Lane, Error> {
         let pd = place.context.alloc_pd()?;
-        let receives = test.window * SPARE;
+        let receives = receives(&test);
         let channel = place.context.create_channel()?;
         let cq = place.context.create_cq(test.window + receives, Some(&channel), 0)?;
         let cap = QpCap {
@@ -276,7 +280,7 @@ impl Lane {
 
     /// Receives posted at once at most.
     pub(crate) fn receives(&self) -> u32 {
-        self.test.window * SPARE
+        receives(&self.test)
     }
 
     fn send_offset(&self, message: u64) -> u64 {
@@ -284,7 +288,8 @@ impl Lane {
     }
 
     fn receive_offset(&self, slot: u64) -> u64 {
-        (u64::from(self.test.window) + slot % u64::from(self.receives())) * stride(self.test.size)
+        (u64::from(self.test.window) + slot % u64::from(self.receives().max(1)))
+            * stride(self.test.size)
             + GRH_ROOM
     }
 

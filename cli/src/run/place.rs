@@ -11,8 +11,8 @@ use ironverbs_sys::process;
 /// A file of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
-    /// A regular file with this text, readable by its owner; writable too if `true`.
-    File(String, bool),
+    /// A regular file with this text, readable by its owner.
+    File(String),
     /// A symbolic link.
     Link(String),
     /// A directory, empty unless other entries lie in it.
@@ -146,10 +146,9 @@ fn write_all(root: &Path, tree: &Tree) -> Result<(), PlaceError> {
         match node {
             Node::Dir => directories.create(&path).map_err(at(&path))?,
             Node::Link(target) => symlink(target, &path).map_err(at(&path))?,
-            Node::File(text, writable) => {
-                let mode = if *writable { 0o600 } else { 0o400 };
+            Node::File(text) => {
                 let mut options = fs::OpenOptions::new();
-                let file = options.write(true).create_new(true).mode(mode).open(&path);
+                let file = options.write(true).create_new(true).mode(0o400).open(&path);
                 file.and_then(|mut f| f.write_all(text.as_bytes())).map_err(at(&path))?;
             }
         }
@@ -164,9 +163,7 @@ fn holds(root: &Path, tree: &Tree) -> bool {
             match node {
                 Node::Dir => fs::symlink_metadata(&path).is_ok_and(|m| m.is_dir()),
                 Node::Link(target) => fs::read_link(&path).is_ok_and(|t| t == Path::new(target)),
-                // A program may have written to it.
-                Node::File(_, true) => fs::symlink_metadata(&path).is_ok_and(|m| m.is_file()),
-                Node::File(text, false) => fs::read(&path).is_ok_and(|t| t == text.as_bytes()),
+                Node::File(text) => fs::read(&path).is_ok_and(|t| t == text.as_bytes()),
             }
         })
 }
@@ -184,7 +181,7 @@ fn fingerprint(tree: &Tree) -> u64 {
         match node {
             Node::Dir => add(b"d"),
             Node::Link(target) => add(format!("l{target}").as_bytes()),
-            Node::File(text, writable) => add(format!("f{writable}{text}").as_bytes()),
+            Node::File(text) => add(format!("f{text}").as_bytes()),
         }
     }
     hash
@@ -214,11 +211,9 @@ mod tests {
     }
 
     fn tree(text: &str) -> Tree {
-        let file = |t: &str| Node::File(t.to_owned(), false);
         Tree::from([
-            ("a/b/c".to_owned(), file(text)),
+            ("a/b/c".to_owned(), Node::File(text.to_owned())),
             ("a/link".to_owned(), Node::Link("b/c".to_owned())),
-            ("dev".to_owned(), Node::File(String::new(), true)),
             ("empty".to_owned(), Node::Dir),
         ])
     }
@@ -241,8 +236,9 @@ mod tests {
         fs::remove_file(path.join("a/b/c")).unwrap();
         assert_eq!(publish(&scratch.0, "view", &tree("x")).unwrap(), path);
         assert_eq!(fs::read_to_string(path.join("a/b/c")).unwrap(), "x");
-        fs::write(path.join("dev"), "a program wrote here").unwrap();
+        fs::remove_dir(path.join("empty")).unwrap();
         assert_eq!(publish(&scratch.0, "view", &tree("x")).unwrap(), path);
+        assert!(path.join("empty").is_dir());
         assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
     }
 

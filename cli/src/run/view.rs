@@ -36,7 +36,7 @@ fn is_taken(port: u16) -> bool {
 }
 
 fn file(tree: &mut Tree, path: impl Into<String>, value: impl std::fmt::Display) {
-    tree.insert(path.into(), Node::File(format!("{value}\n"), false));
+    tree.insert(path.into(), Node::File(format!("{value}\n")));
 }
 
 fn add_device(tree: &mut Tree, context: &Context, wire: bool) -> Result<(), Error> {
@@ -63,8 +63,9 @@ fn add_device(tree: &mut Tree, context: &Context, wire: bool) -> Result<(), Erro
     file(tree, format!("{verbs}/dev"), format_args!("{UVERBS_MAJOR}:{}", UVERBS_MINOR + index));
     let parent = format!("../../infiniband/{name}/device");
     tree.insert(format!("{verbs}/device"), Node::Link(parent));
-    // Programs open it to learn whether they may use the device; there is nothing to say to it.
-    let node = Node::File(String::new(), true);
+    // Programs look whether it is a character device that they may open; there is nothing to say to it, and
+    // making a device of its own number takes privileges.
+    let node = Node::Link("/dev/null".to_owned());
     tree.insert(format!("dev/infiniband/uverbs{index}"), node);
     Ok(())
 }
