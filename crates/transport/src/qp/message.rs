@@ -66,7 +66,13 @@ impl Qp {
         if !self.responder.message.admits(op) || !fits {
             return Err(Refusal::Invalid);
         }
-        if op.is_send() { self.place_send(packet, dev) } else { self.place_write(packet, dev) }
+        if op.is_send() {
+            self.place_send(packet, dev)
+        } else if op.is_write() {
+            self.place_write(packet, dev)
+        } else {
+            Err(Refusal::Invalid)
+        }
     }
 
     fn place_send<D: Device + ?Sized>(

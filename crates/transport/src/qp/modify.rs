@@ -56,7 +56,10 @@ impl Qp {
             QpState::Rts if from == QpState::Rtr => {
                 self.requester = Requester::new(self.attr.sq_psn, &self.attr, now);
             }
-            QpState::Rts | QpState::Sqd => self.requester.update(&self.attr),
+            QpState::Rts | QpState::Sqd => {
+                self.requester.update(&self.attr);
+                self.responder.resources.set_limit(self.attr.max_dest_rd_atomic);
+            }
             QpState::Init | QpState::Sqe => {}
         }
         self.attr.state = to;

@@ -37,6 +37,11 @@ impl Qp {
         self.sends.post(wr, data)
     }
 
+    /// How many send requests can be posted now.
+    pub fn send_room(&self) -> usize {
+        self.sends.room()
+    }
+
     /// `ibv_post_recv(3)` for one request. In ERR it is taken, and flushed when the device calls
     /// [`transmit`](Qp::transmit) next.
     pub fn post_recv(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {

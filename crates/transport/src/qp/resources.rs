@@ -78,21 +78,25 @@ impl Resources {
         Resources { limit: limit.into(), ..Resources::default() }
     }
 
-    /// Makes room for one more. False if the peer has more outstanding than agreed (IBA
-    /// 9.7.4.1). What has been answered may go: its requester asks for no more before it has all
-    /// answers to that.
+    /// Changes how many are kept.
+    pub(super) fn set_limit(&mut self, limit: u8) {
+        self.limit = limit.into();
+    }
+
+    /// Makes room for one more. False if the peer has more outstanding than agreed (IBA 9.7.4.1).
+    /// What has been answered may go: its requester asks for no more before it has all answers to
+    /// that.
     pub(super) fn make_room(&mut self) -> bool {
-        if self.kept.len() < self.limit {
-            return true;
-        }
-        match self.kept.front() {
-            Some(oldest) if oldest.answered => {
-                self.pending -= usize::from(oldest.is_pending());
-                self.kept.pop_front();
-                true
+        while self.kept.len() >= self.limit {
+            match self.kept.front() {
+                Some(oldest) if oldest.answered => {
+                    self.pending -= usize::from(oldest.is_pending());
+                    self.kept.pop_front();
+                }
+                _ => return false,
             }
-            _ => false,
         }
+        true
     }
 
     /// Keeps a new request, to be answered with `packets` packets from `first` on.

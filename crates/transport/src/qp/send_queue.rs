@@ -192,9 +192,14 @@ impl SendQueue {
         Some(wqe)
     }
 
-    /// Forgets everything.
+    /// Forgets everything; requests are numbered from the start again, as a new requester does.
     pub(super) fn clear(&mut self) {
-        self.head = self.tail;
+        (self.head, self.tail) = (0, 0);
+    }
+
+    /// Requests that can be posted now.
+    pub(super) fn room(&self) -> usize {
+        self.cap.max_send_wr as usize - (self.tail - self.head) as usize
     }
 
     fn slot(&self, index: u64) -> usize {

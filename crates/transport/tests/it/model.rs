@@ -27,10 +27,25 @@ fn reliable_connections_keep_every_promise() {
     // Not a packet is repeated without need.
     assert_eq!((clean.timeouts, clean.seq_naks_sent, clean.probes), (0, 0, 0));
 
-    let mut harsh = Counters::default();
-    for seed in 0..seeds {
-        add(&mut harsh, run(seed, Setting::Harsh));
-    }
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let harsh = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|first| {
+                scope.spawn(move || {
+                    let mut sum = Counters::default();
+                    let own = (first..seeds).step_by(threads as usize);
+                    own.for_each(|seed| add(&mut sum, run(seed, Setting::Harsh)));
+                    sum
+                })
+            })
+            .collect();
+        let mut sum = Counters::default();
+        for worker in workers {
+            let counters = worker.join().unwrap_or_else(|panic| resume_unwind(panic));
+            add(&mut sum, [counters, Counters::default()]);
+        }
+        sum
+    });
     // The faults did happen, and each way to recover was taken.
     for (what, count) in [
         ("retransmits", harsh.retransmits),

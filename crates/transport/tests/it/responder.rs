@@ -7,7 +7,7 @@ use crate::support::pair::{Options, PKEY, Pair};
 use crate::support::rng::Rng;
 use ironverbs_transport::device::{QpEvent, Queue};
 use ironverbs_transport::qp::{Counters, Output};
-use ironverbs_transport::verbs::{QpState, Sge, WcStatus};
+use ironverbs_transport::verbs::{AttrMask, QpAttr, QpState, Sge, WcStatus};
 use ironverbs_wire::{
     Aeth, AtomicEth, Bth, NakCode, Op, Packet, Path, Reth, Service, Syndrome, psn,
 };
@@ -322,6 +322,27 @@ fn more_reads_than_agreed_are_an_invalid_request() {
     assert_eq!(answers[2], nak(2, NakCode::InvalidRequest, 2));
     assert_eq!(bench.state(), QpState::Err);
     assert_eq!(bench.dev().events, [QpEvent::RequestError]);
+}
+
+#[test]
+fn the_number_of_reads_kept_can_be_changed_in_sqd() {
+    let mut bench = Bench::new(Options { max_dest_rd_atomic: 1, ..Options::default() });
+    let mut attr = QpAttr { state: QpState::Sqd, max_dest_rd_atomic: 2, ..QpAttr::default() };
+    bench.pair.modify(1, attr, AttrMask::STATE);
+    bench.pair.modify(1, attr, AttrMask::MAX_DEST_RD_ATOMIC);
+    bench.give(&bench.read(0, 0, 8));
+    bench.give(&bench.read(1, 0, 8));
+    assert_eq!(bench.answers().len(), 2);
+    assert_eq!(bench.state(), QpState::Sqd);
+    attr.max_dest_rd_atomic = 1;
+    bench.pair.modify(1, attr, AttrMask::MAX_DEST_RD_ATOMIC);
+    bench.give(&bench.read(2, 0, 8));
+    bench.sent();
+    // Only the last is kept.
+    bench.give(&bench.read(1, 0, 8));
+    assert_eq!(bench.answers(), []);
+    bench.give(&bench.read(2, 0, 8));
+    assert_eq!(bench.answers().len(), 1);
 }
 
 #[test]
