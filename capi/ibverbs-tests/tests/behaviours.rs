@@ -129,4 +129,9 @@ programs! {
         polling_one_by_one
         batches_of_two_threads
     }
+    old {
+        queries
+        connection
+        datagrams
+    }
 }

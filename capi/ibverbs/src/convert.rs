@@ -147,6 +147,9 @@ pub(crate) fn qp_attr(attr: &ibv_qp_attr, mask: AttrMask) -> Outcome<QpAttr> {
     if mask.contains(AttrMask::CAP) {
         out.cap = cap(&attr.cap);
     }
+    if mask.contains(AttrMask::RATE_LIMIT) {
+        out.rate_limit = attr.rate_limit;
+    }
     out.qkey = attr.qkey;
     out.rq_psn = attr.rq_psn;
     out.sq_psn = attr.sq_psn;
@@ -160,7 +163,6 @@ pub(crate) fn qp_attr(attr: &ibv_qp_attr, mask: AttrMask) -> Outcome<QpAttr> {
     out.timeout = attr.timeout;
     out.retry_cnt = attr.retry_cnt;
     out.rnr_retry = attr.rnr_retry;
-    out.rate_limit = attr.rate_limit;
     Ok(out)
 }
 

@@ -21,8 +21,10 @@ pub(crate) unsafe extern "C" fn create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
     fail::object("ibv_create_comp_channel", || {
+        // SAFETY: the caller's promise. Programs of version 1.0 come here too.
+        let today = unsafe { crate::old::context_behind(context) };
         // SAFETY: the caller's promise.
-        let soft = unsafe { objects::context(context)? }.context.clone();
+        let soft = unsafe { objects::context(today)? }.context.clone();
         let channel = soft.create_channel()?;
         let fd = channel.fd();
         let view = View::new(channel, ContextId::of(context));

@@ -167,27 +167,31 @@ pub(crate) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int
         let (inner, handle) = (found.context.clone(), found.number());
         drop(found);
         inner.destroy()?;
-        let id = ContextId::of(context);
-        end_all::<ibv_qp_ex>(id, |view| {
-            events::acknowledge_all(view, soft::EventSource::Qp);
-            view.inner.destroy()
-        });
-        end_all::<ibv_srq>(id, |view| {
-            events::acknowledge_all(view, soft::EventSource::Srq);
-            view.inner.destroy()
-        });
-        end_all::<ibv_ah>(id, |view| view.inner.destroy());
-        end_all::<ibv_mr>(id, |view| view.inner.destroy());
-        end_all::<ibv_cq_ex>(id, |view| {
-            events::acknowledge_all(view, soft::EventSource::Cq);
-            view.inner.ack_events(u32::MAX);
-            view.inner.destroy()
-        });
-        end_all::<ibv_comp_channel>(id, |view| view.inner.destroy());
-        end_all::<ibv_pd>(id, |view| view.inner.destroy());
+        end_children(ContextId::of(context));
         verbs_context::pool().remove(handle);
         Ok(())
     })
+}
+
+/// Ends what is left of a context, users before what they use.
+pub(crate) fn end_children(id: ContextId) {
+    end_all::<ibv_qp_ex>(id, |view| {
+        events::acknowledge_all(view, soft::EventSource::Qp);
+        view.inner.destroy()
+    });
+    end_all::<ibv_srq>(id, |view| {
+        events::acknowledge_all(view, soft::EventSource::Srq);
+        view.inner.destroy()
+    });
+    end_all::<ibv_ah>(id, |view| view.inner.destroy());
+    end_all::<ibv_mr>(id, |view| view.inner.destroy());
+    end_all::<ibv_cq_ex>(id, |view| {
+        events::acknowledge_all(view, soft::EventSource::Cq);
+        view.inner.ack_events(u32::MAX);
+        view.inner.destroy()
+    });
+    end_all::<ibv_comp_channel>(id, |view| view.inner.destroy());
+    end_all::<ibv_pd>(id, |view| view.inner.destroy());
 }
 
 /// Ends what is left of one type. Events that nobody will acknowledge any more must not hold it up.

@@ -85,34 +85,50 @@ pub(crate) unsafe extern "C" fn ack_async_event(event: *const ibv_async_event) {
         // SAFETY: the caller's promise; the type of the event says which element is meant.
         unsafe {
             let event = *event;
-            match event.event_type {
-                n if n == EventKind::CqErr as u32 => {
-                    let cq = event.element.cq;
-                    acknowledge::<ibv_cq_ex, _, _>(cq, EventSource::Cq, |cq| {
+            match source(event.event_type) {
+                Source::Cq => {
+                    acknowledge::<ibv_cq_ex, _, _>(event.element.cq, EventSource::Cq, |cq| {
                         &raw mut (*cq).base.async_events_completed
                     })
                 }
-                n if n == EventKind::SrqErr as u32 || n == EventKind::SrqLimitReached as u32 => {
-                    let srq = event.element.srq;
-                    acknowledge::<ibv_srq, _, _>(srq, EventSource::Srq, |srq| {
+                Source::Srq => {
+                    acknowledge::<ibv_srq, _, _>(event.element.srq, EventSource::Srq, |srq| {
                         &raw mut (*srq).events_completed
                     })
                 }
-                n if is_of_qp(n) => {
-                    let qp = event.element.qp;
-                    acknowledge::<ibv_qp_ex, _, _>(qp, EventSource::Qp, |qp| {
+                Source::Qp => {
+                    acknowledge::<ibv_qp_ex, _, _>(event.element.qp, EventSource::Qp, |qp| {
                         &raw mut (*qp).qp_base.events_completed
                     })
                 }
-                _ => Ok(()),
+                Source::Other => Ok(()),
             }
         }
     });
 }
 
-fn is_of_qp(event_type: u32) -> bool {
-    (EventKind::QpFatal as u32..=EventKind::PathMigErr as u32).contains(&event_type)
-        || event_type == EventKind::QpLastWqeReached as u32
+/// Which member of the event's union its type means.
+pub(crate) enum Source {
+    Cq,
+    Srq,
+    Qp,
+    /// A port, or the device.
+    Other,
+}
+
+pub(crate) fn source(event_type: u32) -> Source {
+    const CQ_ERR: u32 = EventKind::CqErr as u32;
+    const QP_FIRST: u32 = EventKind::QpFatal as u32;
+    const QP_LAST: u32 = EventKind::PathMigErr as u32;
+    const LAST_WQE: u32 = EventKind::QpLastWqeReached as u32;
+    const SRQ_ERR: u32 = EventKind::SrqErr as u32;
+    const SRQ_LIMIT: u32 = EventKind::SrqLimitReached as u32;
+    match event_type {
+        CQ_ERR => Source::Cq,
+        QP_FIRST..=QP_LAST | LAST_WQE => Source::Qp,
+        SRQ_ERR | SRQ_LIMIT => Source::Srq,
+        _ => Source::Other,
+    }
 }
 
 /// # Safety

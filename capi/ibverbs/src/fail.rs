@@ -27,8 +27,6 @@ pub(crate) enum Failure {
     Argument { what: &'static str, value: u64 },
     /// This library or its device cannot do that.
     Unsupported { what: &'static str },
-    /// The caller was linked against an interface that ended in 2007.
-    OldInterface { verb: &'static str },
     /// An entry of a table is empty.
     NoEntry { what: &'static str, index: u64 },
     /// A number of objects is at its end.
@@ -52,7 +50,6 @@ impl Failure {
             | Failure::Argument { .. } => libc::EINVAL,
             Failure::Unknown { .. } => libc::ENOENT,
             Failure::Unsupported { .. } => libc::EOPNOTSUPP,
-            Failure::OldInterface { .. } => libc::ENOSYS,
             Failure::NoEntry { .. } => libc::ENODATA,
             Failure::Full { .. } => libc::ENOMEM,
             Failure::Io(error) => error.raw_os_error().unwrap_or(libc::EIO),
@@ -102,9 +99,6 @@ impl fmt::Display for Failure {
             }
             Failure::Argument { what, value } => write!(f, "{what} may not be {value:#x}"),
             Failure::Unsupported { what } => write!(f, "{what} is not supported"),
-            Failure::OldInterface { verb } => {
-                write!(f, "{verb}@IBVERBS_1.0 is not provided: link the program anew")
-            }
             Failure::NoEntry { what, index } => write!(f, "{what} {index} is empty"),
             Failure::Full { what } => write!(f, "no room for another {what}"),
             Failure::Io(error) => error.fmt(f),

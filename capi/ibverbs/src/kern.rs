@@ -34,7 +34,8 @@ pub(crate) unsafe extern "C" fn copy_ah_attr_from_kern(
     unsafe { dst.write(ah_attr(&*src)) };
 }
 
-/// ibv_copy_qp_attr_from_kern. `rate_limit`, which the kernel's structure lacks, becomes 0.
+/// ibv_copy_qp_attr_from_kern. `rate_limit` is left alone: the kernel's structure lacks it, and so
+/// do the structures of programs built before 2016.
 ///
 /// # Safety
 /// Both point to structures of their type.
@@ -79,7 +80,7 @@ pub(crate) unsafe extern "C" fn copy_qp_attr_from_kern(
         rate_limit: 0,
     };
     // SAFETY: the caller's promise.
-    unsafe { dst.write(attr) };
+    unsafe { attr.write_without_rate_limit(dst) };
 }
 
 /// ibv_copy_path_rec_from_kern.

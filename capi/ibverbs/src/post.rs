@@ -19,7 +19,7 @@ const MAX_SGE: usize = 32;
 ///
 /// # Safety
 /// `first` is null or leads to a list of requests; `bad` is null or has room for a pointer.
-unsafe fn each<W>(
+pub(crate) unsafe fn each<W>(
     first: *mut W,
     bad: *mut *mut W,
     next: impl Fn(&W) -> *mut W,
@@ -40,7 +40,7 @@ unsafe fn each<W>(
 
 /// # Safety
 /// `bad` is null or has room for a pointer.
-unsafe fn blame<W>(bad: *mut *mut W, wr: *mut W) {
+pub(crate) unsafe fn blame<W>(bad: *mut *mut W, wr: *mut W) {
     if !bad.is_null() {
         // SAFETY: the caller's promise.
         unsafe { *bad = wr };
@@ -51,7 +51,7 @@ unsafe fn blame<W>(bad: *mut *mut W, wr: *mut W) {
 ///
 /// # Safety
 /// `list` points to `count` elements, unless that is 0 or less.
-unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Outcome<&'a [ibv_sge]> {
+pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Outcome<&'a [ibv_sge]> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
         Ok(_) if list.is_null() => Err(Failure::Null { what: "list of elements" }),
@@ -191,7 +191,7 @@ unsafe fn gather(list: &[ibv_sge], mut to: &mut [u8]) {
 ///
 /// # Safety
 /// A UD request's address handle is null or points to readable memory of the structure's size.
-unsafe fn send_wr(wr: &ibv_send_wr, qp: &soft::Qp) -> Outcome<SendWr> {
+pub(crate) unsafe fn send_wr(wr: &ibv_send_wr, qp: &soft::Qp) -> Outcome<SendWr> {
     let opcode = convert::wr_opcode(wr.opcode)?;
     let mut request = SendWr {
         wr_id: wr.wr_id,

@@ -159,14 +159,14 @@ pub(crate) unsafe extern "C" fn modify_qp(
     })
 }
 
-/// ibv_query_qp(3): everything is filled in, whatever the mask names.
+/// ibv_query_qp(3): everything is filled in, whatever the mask names, but for the rate limit.
 ///
 /// # Safety
 /// As for [`objects::find`]; `attr` and `init` are null or have room for their structures.
 pub(crate) unsafe extern "C" fn query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
-    _mask: c_int,
+    mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     fail::status("ibv_query_qp", || {
@@ -179,7 +179,12 @@ pub(crate) unsafe extern "C" fn query_qp(
         let now = soft.query();
         // SAFETY: the caller's promise; the place is alive.
         unsafe {
-            attr.write(convert::c_qp_attr(&now));
+            let whole = convert::c_qp_attr(&now);
+            if mask as u32 & AttrMask::RATE_LIMIT.bits() != 0 {
+                attr.write(whole);
+            } else {
+                whole.write_without_rate_limit(attr);
+            }
             let base = &raw mut (*found.object()).qp_base;
             (*base).state = now.state as u32;
             init.write(ibv_qp_init_attr {

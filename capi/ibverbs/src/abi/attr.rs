@@ -1,6 +1,7 @@
 //! Attributes: what queries return, and what creations and modifications take.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
 
 use super::*;
 
@@ -260,6 +261,18 @@ pub(crate) struct ibv_qp_attr {
     pub(crate) alt_port_num: u8,
     pub(crate) alt_timeout: u8,
     pub(crate) rate_limit: u32,
+}
+
+impl ibv_qp_attr {
+    /// Writes all but the last field, which programs built before 2016 have no room for.
+    ///
+    /// # Safety
+    /// `to` has room for the structure up to that field.
+    pub(crate) unsafe fn write_without_rate_limit(&self, to: *mut ibv_qp_attr) {
+        let size = std::mem::offset_of!(ibv_qp_attr, rate_limit);
+        // SAFETY: the caller's promise.
+        unsafe { ptr::copy_nonoverlapping(ptr::from_ref(self).cast::<u8>(), to.cast(), size) };
+    }
 }
 
 #[repr(C)]
