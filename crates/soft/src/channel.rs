@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Weak};
 
 use crate::event::FdQueue;
 use crate::object::Identity;
@@ -13,7 +13,7 @@ use crate::{Context, Cq, Error};
 #[derive(Debug)]
 pub struct Channel {
     pub(crate) identity: Identity,
-    pub(crate) queue: FdQueue<Arc<Cq>>,
+    pub(crate) queue: FdQueue<Weak<Cq>>,
     pub(crate) users: AtomicUsize,
     context: Arc<Context>,
 }
@@ -36,7 +36,7 @@ impl Channel {
     /// The CQ of the next event, to be acknowledged with [`Cq::ack_events`]. Blocks unless the descriptor is
     /// O_NONBLOCK (then EAGAIN); EINTR when a signal came.
     pub fn next_event(&self) -> io::Result<Arc<Cq>> {
-        self.queue.next(|cq| cq.comp_events.hand_out())
+        self.queue.next(|cq| cq.upgrade().inspect(|cq| cq.comp_events.hand_out()))
     }
 
     /// The context it belongs to.

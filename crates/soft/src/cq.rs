@@ -196,8 +196,8 @@ impl Cq {
 
     fn notify(&self) {
         self.context.inner().disarmed();
-        if let (Some(channel), Some(me)) = (&self.channel, self.me.upgrade()) {
-            channel.queue.push(me);
+        if let Some(channel) = &self.channel {
+            channel.queue.push(self.me.clone());
         }
     }
 
@@ -230,7 +230,7 @@ impl Cq {
         }
         self.context.events.forget(self);
         if let Some(channel) = &self.channel {
-            channel.queue.remove(|cq| std::ptr::eq(Arc::as_ptr(cq), self));
+            channel.queue.remove(|cq| std::ptr::eq(cq.as_ptr(), self));
             object::give_back(&channel.users);
         }
         Ok(())

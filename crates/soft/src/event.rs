@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ironverbs_sys::event::{EventFd, EventMode};
 use ironverbs_transport::device::QpEvent;
@@ -73,15 +73,6 @@ impl EventSource {
             EventSource::Cq(cq) => Some(&cq.async_events),
             EventSource::Srq(srq) => Some(&srq.events),
             EventSource::Port(_) | EventSource::Device => None,
-        }
-    }
-
-    fn is(&self, object: *const ()) -> bool {
-        match self {
-            EventSource::Qp(qp) => std::ptr::eq(Arc::as_ptr(qp).cast(), object),
-            EventSource::Cq(cq) => std::ptr::eq(Arc::as_ptr(cq).cast(), object),
-            EventSource::Srq(srq) => std::ptr::eq(Arc::as_ptr(srq).cast(), object),
-            EventSource::Port(_) | EventSource::Device => false,
         }
     }
 }
@@ -159,14 +150,13 @@ impl<T> FdQueue<T> {
         let _ = self.fd.signal();
     }
 
-    /// The next entry; waits for one unless the descriptor is O_NONBLOCK. `taken` runs before anyone
-    /// can see the queue without the entry.
-    pub(crate) fn next(&self, taken: impl Fn(&T)) -> io::Result<T> {
+    /// What `take` makes of the next entry of which it makes anything; waits for one unless the descriptor is
+    /// O_NONBLOCK. `take` runs before anyone can see the queue without the entry.
+    pub(crate) fn next<U>(&self, take: impl Fn(T) -> Option<U>) -> io::Result<U> {
         loop {
             self.fd.read()?;
             let mut queue = self.queue.lock();
-            if let Some(item) = queue.pop_front() {
-                taken(&item);
+            if let Some(item) = queue.pop_front().and_then(&take) {
                 return Ok(item);
             }
         }
@@ -183,19 +173,76 @@ impl<T> FdQueue<T> {
     }
 }
 
-/// The asynchronous events of a context.
-pub(crate) type AsyncQueue = FdQueue<AsyncEvent>;
+/// The asynchronous events of a context that nobody has read. They do not keep their objects.
+#[derive(Debug)]
+pub(crate) struct AsyncQueue(FdQueue<(EventKind, Source)>);
 
-impl FdQueue<AsyncEvent> {
+/// An [`EventSource`] that may be gone.
+#[derive(Debug)]
+enum Source {
+    Qp(Weak<Qp>),
+    Cq(Weak<Cq>),
+    Srq(Weak<Srq>),
+    Port(u8),
+    Device,
+}
+
+impl Source {
+    fn of(source: &EventSource) -> Source {
+        match source {
+            EventSource::Qp(qp) => Source::Qp(Arc::downgrade(qp)),
+            EventSource::Cq(cq) => Source::Cq(Arc::downgrade(cq)),
+            EventSource::Srq(srq) => Source::Srq(Arc::downgrade(srq)),
+            EventSource::Port(port) => Source::Port(*port),
+            EventSource::Device => Source::Device,
+        }
+    }
+
+    fn present(self) -> Option<EventSource> {
+        match self {
+            Source::Qp(qp) => qp.upgrade().map(EventSource::Qp),
+            Source::Cq(cq) => cq.upgrade().map(EventSource::Cq),
+            Source::Srq(srq) => srq.upgrade().map(EventSource::Srq),
+            Source::Port(port) => Some(EventSource::Port(port)),
+            Source::Device => Some(EventSource::Device),
+        }
+    }
+
+    fn is(&self, object: *const ()) -> bool {
+        match self {
+            Source::Qp(qp) => std::ptr::eq(qp.as_ptr().cast(), object),
+            Source::Cq(cq) => std::ptr::eq(cq.as_ptr().cast(), object),
+            Source::Srq(srq) => std::ptr::eq(srq.as_ptr().cast(), object),
+            Source::Port(_) | Source::Device => false,
+        }
+    }
+}
+
+impl AsyncQueue {
+    pub(crate) fn new() -> io::Result<Self> {
+        FdQueue::new().map(AsyncQueue)
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.fd()
+    }
+
+    pub(crate) fn push(&self, event: AsyncEvent) {
+        self.0.push((event.kind, Source::of(&event.source)));
+    }
+
     pub(crate) fn next_event(&self) -> io::Result<AsyncEvent> {
-        self.next(|event| {
-            if let Some(count) = event.source.count() {
+        self.0.next(|(kind, source)| {
+            let source = source.present()?;
+            if let Some(count) = source.count() {
                 count.hand_out();
             }
+            Some(AsyncEvent { kind, source })
         })
     }
 
+    /// Takes out the events of an object.
     pub(crate) fn forget<T>(&self, object: *const T) {
-        self.remove(|event| event.source.is(object.cast()));
+        self.0.remove(|(_, source)| source.is(object.cast()));
     }
 }

@@ -1,6 +1,6 @@
 //! Progress: packets in, timers, and the thread that works when nobody polls.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -156,7 +156,7 @@ impl Inner {
     pub(crate) fn run_timers(&self, now: Instant) -> bool {
         let mut did = false;
         while let Some((deadline, qpn)) = self.timers.pop(now) {
-            let qp = self.qps.read().get(qpn).cloned();
+            let qp = self.qps.read().get(qpn);
             if let Some(qp) = qp {
                 qp.timer(deadline, now);
                 did = true;
@@ -237,7 +237,7 @@ impl Receiver<'_> {
             return true;
         }
         self.finish();
-        self.current = self.host.qps.read().get(qpn).cloned();
+        self.current = self.host.qps.read().get(qpn);
         self.current.is_some()
     }
 
@@ -367,16 +367,24 @@ impl Worker {
     fn run(mut self) {
         while !self.kick.stop.load(Ordering::Acquire) {
             let Some(host) = self.host.upgrade() else { return };
-            self.add_wire(&host);
-            self.retry_wire(&host);
-            let polls = host.polls.load(Ordering::Relaxed);
-            let polled = std::mem::replace(&mut self.polls, polls) != polls;
-            if polled && host.armed.load(Ordering::Acquire) == 0 {
-                self.nap(host);
-            } else {
-                self.work(&host);
-                self.sleep(host);
+            // A defect that shows here must not leave the device dead without a word.
+            let turn = std::panic::AssertUnwindSafe(|| self.turn(host));
+            if std::panic::catch_unwind(turn).is_err() {
+                let _ = writeln!(io::stderr(), "ironverbs: a defect in the background thread; it goes on");
             }
+        }
+    }
+
+    fn turn(&mut self, host: Arc<Inner>) {
+        self.add_wire(&host);
+        self.retry_wire(&host);
+        let polls = host.polls.load(Ordering::Relaxed);
+        let polled = std::mem::replace(&mut self.polls, polls) != polls;
+        if polled && host.armed.load(Ordering::Acquire) == 0 {
+            self.nap(host);
+        } else {
+            self.work(&host);
+            self.sleep(host);
         }
     }
 

@@ -353,6 +353,12 @@ impl Qp {
     /// Destroys it, in whatever state (ibv_destroy_qp(3)): what is posted is dropped, its completions with it, and
     /// its number rests. Waits for unacknowledged events.
     pub fn destroy(&self) -> Result<(), Error> {
+        self.release()?;
+        self.events.wait();
+        Ok(())
+    }
+
+    fn release(&self) -> Result<(), Error> {
         let host = self.host();
         host.check()?;
         self.identity.retire()?;
@@ -372,8 +378,14 @@ impl Qp {
             object::give_back(&srq.users);
         }
         self.context().events.forget(self);
-        self.events.wait();
         Ok(())
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        // Destroyed before: nothing to do. Events that nobody acknowledged have no object to wait for any more.
+        let _ = self.release();
     }
 }
 
@@ -388,6 +400,11 @@ pub struct PostGuard<'a> {
 }
 
 impl PostGuard<'_> {
+    /// How many more can be posted now.
+    pub fn room(&self) -> usize {
+        self.state.as_ref().map_or(0, |state| state.transport.send_room())
+    }
+
     /// Posts one more.
     pub fn push(&mut self, wr: &SendWr, data: Payload<'_>) -> Result<(), PostError> {
         let state = self.state.as_mut().map_err(|e| *e)?;

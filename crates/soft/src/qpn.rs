@@ -1,7 +1,7 @@
 //! Queue pair numbers: given out next-fit from the blocks this process has claimed, and rested before reuse.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ironverbs_transport::device::Instant;
 
@@ -28,13 +28,14 @@ pub(crate) struct QpTable {
 #[derive(Debug)]
 struct Block {
     number: u32,
-    qps: Box<[Option<Arc<Qp>>]>,
+    /// Who drops its last reference to a QP is rid of it.
+    qps: Box<[Option<Weak<Qp>>]>,
 }
 
 impl QpTable {
-    pub(crate) fn get(&self, qpn: u32) -> Option<&Arc<Qp>> {
+    pub(crate) fn get(&self, qpn: u32) -> Option<Arc<Qp>> {
         let block = self.blocks.iter().find(|b| b.number == qpn >> 12)?;
-        block.qps[qpn as usize % BLOCK].as_ref()
+        block.qps[qpn as usize % BLOCK].as_ref().and_then(Weak::upgrade)
     }
 
     /// Whether `qpn` is in a block of ours.
@@ -80,17 +81,17 @@ impl QpTable {
     pub(crate) fn insert(&mut self, qp: &Arc<Qp>) {
         let qpn = qp.qpn();
         if let Some(block) = self.blocks.iter_mut().find(|b| b.number == qpn >> 12) {
-            block.qps[qpn as usize % BLOCK] = Some(qp.clone());
+            block.qps[qpn as usize % BLOCK] = Some(Arc::downgrade(qp));
             self.count += 1;
         }
     }
 
-    pub(crate) fn remove(&mut self, qpn: u32, now: Instant) -> Option<Arc<Qp>> {
-        let block = self.blocks.iter_mut().find(|b| b.number == qpn >> 12)?;
-        let qp = block.qps[qpn as usize % BLOCK].take()?;
-        self.count -= 1;
-        self.free.push_back((now.after(REST), qpn));
-        Some(qp)
+    pub(crate) fn remove(&mut self, qpn: u32, now: Instant) {
+        let block = self.blocks.iter_mut().find(|b| b.number == qpn >> 12);
+        if block.is_some_and(|b| b.qps[qpn as usize % BLOCK].take().is_some()) {
+            self.count -= 1;
+            self.free.push_back((now.after(REST), qpn));
+        }
     }
 }
 
