@@ -85,6 +85,14 @@ impl Regions {
         Ok((slot as u32) << SLOT_SHIFT | u32::from(entry.tag))
     }
 
+    /// Changes the region of a slot in use; its keys stay.
+    fn replace(&mut self, lkey: u32, region: Region) {
+        if let Some(slot) = self.slots.get_mut((lkey >> SLOT_SHIFT) as usize) {
+            slot.region = Some(region);
+            *slot.invalidated.get_mut() = false;
+        }
+    }
+
     fn remove(&mut self, lkey: u32) {
         if let Some(slot) = self.slots.get_mut((lkey >> SLOT_SHIFT) as usize)
             && slot.region.take().is_some()
@@ -310,7 +318,7 @@ impl Mr {
         self.now.lock().pd.clone()
     }
 
-    /// Changes domain, range or rights (ibv_rereg_mr(3)); the keys change. On an error nothing has changed.
+    /// Changes domain, range or rights (ibv_rereg_mr(3)); the keys stay. On an error nothing has changed.
     ///
     /// # Safety
     /// As for registering: the memory named stays mapped until the region is deregistered.
@@ -331,13 +339,8 @@ impl Mr {
         let (addr, len, iova) = new_range.unwrap_or((now.addr, now.len, now.iova));
         check(addr, len, access)?;
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
-        let lkey = {
-            let mut regions = pd.host().regions.write();
-            let region = Region { pd: pd.handle(), addr, len, iova, access };
-            let lkey = regions.insert(region)?;
-            regions.remove(now.lkey);
-            lkey
-        };
+        let lkey = now.lkey;
+        pd.host().regions.write().replace(lkey, Region { pd: pd.handle(), addr, len, iova, access });
         object::take(&pd.users);
         object::give_back(&now.pd.users);
         *now = Registration { pd, addr, len, iova, access, lkey };
