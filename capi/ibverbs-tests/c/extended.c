@@ -145,6 +145,36 @@ static void aborted_and_wrong_batches(void)
 	CHECK(!strcmp(b.memory, "works"));
 }
 
+static void all_or_nothing(void)
+{
+	struct side a, b;
+	struct ibv_qp_ex *qp = pair_ex(&a, &b);
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	EQUAL(ibv_query_qp(a.qp, &attr, 0, &init), 0);
+	start(qp, 1);
+	for (uint32_t i = 0; i <= init.cap.max_send_wr; i++) {
+		ibv_wr_rdma_write(qp, b.mr->rkey, (uintptr_t)b.memory);
+		ibv_wr_set_inline_data(qp, "too many", 8);
+	}
+	EQUAL(ibv_wr_complete(qp), ENOMEM);
+	for (int last = 0; last < 3; last++) {
+		start(qp, 1);
+		ibv_wr_rdma_write(qp, b.mr->rkey, (uintptr_t)b.memory);
+		ibv_wr_set_inline_data(qp, "then wrong", 10);
+		if (last == 0) {
+			ibv_wr_rdma_read(qp, b.mr->rkey, (uintptr_t)b.memory);
+			ibv_wr_set_inline_data(qp, "x", 1);
+		} else {
+			ibv_wr_atomic_fetch_add(qp, b.mr->rkey, (uintptr_t)b.memory, 1);
+			ibv_wr_set_sge(qp, a.mr->lkey, (uintptr_t)a.memory, last == 1 ? 7 : 16);
+		}
+		EQUAL(ibv_wr_complete(qp), EINVAL);
+	}
+	expect_none(a.cq);
+	CHECK(!b.memory[0]);
+}
+
 static void operations_of_a_type(void)
 {
 	struct side s = side_on(open_first());
@@ -269,9 +299,10 @@ static void batches_of_two_threads(void)
 	pthread_t thread[2];
 	for (int i = 0; i < 2; i++)
 		EQUAL(pthread_create(&thread[i], NULL, many_batches, qp), 0);
-	/* A full queue may take the first of a batch only: at least one completion for each batch. */
+	/* A full queue takes nothing of a batch. */
 	for (int i = 0; i < 400; i++)
 		expect(a.cq, 1, IBV_WC_SUCCESS);
+	expect_none(a.cq);
 	for (int i = 0; i < 2; i++)
 		pthread_join(thread[i], NULL);
 }
@@ -280,6 +311,7 @@ static const struct test tests[] = {
 	TEST(length_is_the_sum_of_the_list),
 	TEST(several_requests_at_once),
 	TEST(aborted_and_wrong_batches),
+	TEST(all_or_nothing),
 	TEST(operations_of_a_type),
 	TEST(unknown_attributes),
 	TEST(polling_one_by_one),

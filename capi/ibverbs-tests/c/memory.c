@@ -66,7 +66,7 @@ static void registering_again(void)
 	struct side a, b;
 	pair(&a, &b, IBV_QPT_RC);
 	struct ibv_pd *other = ibv_alloc_pd(b.context);
-	uint32_t handle = b.mr->handle;
+	uint32_t handle = b.mr->handle, lkey = b.mr->lkey, rkey = b.mr->rkey;
 	EQUAL(ibv_rereg_mr(b.mr, 0, NULL, NULL, 0, 0), IBV_REREG_MR_ERR_INPUT);
 	EQUAL(ibv_rereg_mr(b.mr, 64, NULL, NULL, 0, 0), IBV_REREG_MR_ERR_INPUT);
 	EQUAL(ibv_rereg_mr(b.mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, 64, 0), IBV_REREG_MR_ERR_INPUT);
@@ -75,6 +75,8 @@ static void registering_again(void)
 	EQUAL(ibv_rereg_mr(b.mr, IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_ACCESS, NULL,
 			   b.memory + 4096, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ), 0);
 	CHECK(b.mr->addr == b.memory + 4096 && b.mr->length == 4096 && b.mr->handle == handle);
+	/* Peers keep the key that they were given. */
+	CHECK(b.mr->lkey == lkey && b.mr->rkey == rkey);
 	struct ibv_sge sge = part(&a, 0, 16);
 	struct ibv_send_wr wr = send_of(&sge, IBV_WR_RDMA_READ);
 	strcpy(b.memory + 4096, "reregistered");

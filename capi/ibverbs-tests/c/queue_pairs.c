@@ -282,6 +282,30 @@ static void inline_data(void)
 	EQUAL(post(&a, &read), EINVAL);
 }
 
+static void used_again_after_an_error(void)
+{
+	struct side a, b;
+	pair(&a, &b, IBV_QPT_RC);
+	for (int round = 0; round < 3; round++) {
+		struct ibv_sge sge = part(&a, 0, 3000);
+		struct ibv_send_wr wr = send_of(&sge, IBV_WR_SEND);
+		snprintf(a.memory, 32, "round %d", round);
+		EQUAL(post_recv(&b, 5, 0, 4096), 0);
+		EQUAL(post(&a, &wr), 0);
+		expect(a.cq, 1, IBV_WC_SUCCESS);
+		expect(b.cq, 5, IBV_WC_SUCCESS);
+		CHECK(!strcmp(a.memory, b.memory));
+		EQUAL(post_recv(&b, 6, 0, 1), 0);
+		EQUAL(post(&a, &wr), 0);
+		expect(a.cq, 1, IBV_WC_REM_INV_REQ_ERR);
+		expect(b.cq, 6, IBV_WC_LOC_LEN_ERR);
+		EQUAL(to_state(a.qp, IBV_QPS_RESET), 0);
+		EQUAL(to_state(b.qp, IBV_QPS_RESET), 0);
+		connect_to(&a, &b);
+		connect_to(&b, &a);
+	}
+}
+
 static void last_wqe_with_an_srq(void)
 {
 	struct side s = side_on(open_first());
@@ -345,6 +369,7 @@ static const struct test tests[] = {
 	TEST(full_queues),
 	TEST(bad_request_in_a_list),
 	TEST(inline_data),
+	TEST(used_again_after_an_error),
 	TEST(last_wqe_with_an_srq),
 	TEST(destruction_in_every_state),
 };

@@ -73,6 +73,7 @@ programs! {
         full_queues
         bad_request_in_a_list
         inline_data
+        used_again_after_an_error
         last_wqe_with_an_srq
         destruction_in_every_state
     }
@@ -124,6 +125,7 @@ programs! {
         length_is_the_sum_of_the_list
         several_requests_at_once
         aborted_and_wrong_batches
+        all_or_nothing
         operations_of_a_type
         unknown_attributes
         polling_one_by_one

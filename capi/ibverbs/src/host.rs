@@ -18,10 +18,22 @@ fn start() -> Result<Host, i32> {
         eprintln!("ironverbs: configuration: {error}");
         libc::EINVAL
     })?;
-    Host::start(config).map_err(|error| {
+    let host = Host::start(config).map_err(|error| {
         eprintln!("ironverbs: {error}");
         libc::ENOSYS
-    })
+    })?;
+    // SAFETY: the handler takes nothing, unwinds nothing, and is never unloaded (-z nodelete).
+    unsafe { libc::atexit(at_exit) };
+    Ok(host)
+}
+
+/// Programs end right after their last completion, and their peers wait for what acknowledges it.
+extern "C" fn at_exit() {
+    let _ = std::panic::catch_unwind(|| {
+        if let Some(Ok(host)) = HOST.get() {
+            host.flush();
+        }
+    });
 }
 
 /// Whether failing verbs say why: the setting `explain`.

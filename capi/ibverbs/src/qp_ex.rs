@@ -1,8 +1,8 @@
 //! The extended way to post sends: `ibv_wr_start`, one call for each request, `ibv_wr_complete`
 //! (ibv_wr_post(3)).
 //!
-//! Requests are gathered beside the QP and posted by `ibv_wr_complete`, all or none as far as they
-//! can be judged alone. Between start and complete the QP's batch is locked, as the manual says.
+//! Requests are gathered beside the QP and posted by `ibv_wr_complete`, all or none. Between start
+//! and complete the QP's batch is locked, as the manual says.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -44,6 +44,28 @@ impl Batch {
         self.sges.clear();
         self.inline.clear();
         self.failed = None;
+    }
+
+    /// Finds what would be refused when it is posted, before the first request is.
+    fn check(&self, request: &Request, qp_type: QpType) -> Result<(), PostError> {
+        let wr = &request.wr;
+        if qp_type == QpType::Ud && wr.ud.is_none() {
+            return Err(PostError::NoDestination);
+        }
+        let is_atomic = matches!(wr.opcode, WrOpcode::CompareSwap | WrOpcode::FetchAdd);
+        match request.data {
+            Data::Inline { .. } if is_atomic || wr.opcode == WrOpcode::Read => {
+                Err(PostError::ReadInline(wr.opcode))
+            }
+            Data::Sges { first, count } if is_atomic => {
+                let list = self.sges.get(first..first + count).unwrap_or_default();
+                match list.iter().map(|sge| u64::from(sge.length)).sum() {
+                    8 => Ok(()),
+                    asked => Err(PostError::AtomicLength { asked }),
+                }
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The request that the setters are about.
@@ -206,7 +228,13 @@ fn post(found: &Ref<'_, ibv_qp_ex>, batch: &mut Batch) -> Outcome<()> {
     if let Some(failure) = batch.failed.take() {
         return Err(failure);
     }
+    for request in &batch.requests {
+        batch.check(request, found.inner.qp_type())?;
+    }
     let mut guard = found.inner.post_batch();
+    if batch.requests.len() > guard.room() {
+        return Err(PostError::QueueFull { max: found.inner.cap().max_send_wr }.into());
+    }
     for request in &batch.requests {
         match request.data {
             Data::Sges { first, count } => {
