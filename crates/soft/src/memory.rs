@@ -259,15 +259,7 @@ impl Mr {
         iova: u64,
         access: Access,
     ) -> Result<Arc<Mr>, Error> {
-        check(addr, len, access)?;
-        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
-        if iova.checked_add(len).is_none() {
-            return Err(Error::Invalid {
-                what: "iova",
-                value: iova,
-                why: "the range wraps around",
-            });
-        }
+        let iova = check(addr, len, iova, access)?;
         let region = Region { pd: pd.handle(), addr, len, iova, access };
         let lkey = pd.host().regions.write().insert(region)?;
         object::take(&pd.users);
@@ -337,10 +329,12 @@ impl Mr {
         }
         let access = new_access.unwrap_or(now.access);
         let (addr, len, iova) = new_range.unwrap_or((now.addr, now.len, now.iova));
-        check(addr, len, access)?;
-        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
+        let iova = check(addr, len, iova, access)?;
         let lkey = now.lkey;
-        pd.host().regions.write().replace(lkey, Region { pd: pd.handle(), addr, len, iova, access });
+        pd.host()
+            .regions
+            .write()
+            .replace(lkey, Region { pd: pd.handle(), addr, len, iova, access });
         object::take(&pd.users);
         object::give_back(&now.pd.users);
         *now = Registration { pd, addr, len, iova, access, lkey };
@@ -367,34 +361,34 @@ impl Drop for Mr {
 
 object::accessors!(Mr);
 
-/// Whether a range may be registered with these rights.
-fn check(addr: u64, len: u64, access: Access) -> Result<(), Error> {
+/// Rights that say how memory is used and that may be ignored (`IBV_ACCESS_OPTIONAL_RANGE`).
+const OPTIONAL: u32 = 0x3ff0_0000;
+
+/// Whether a range may be registered with these rights; where it starts for users of its keys.
+fn check(addr: u64, len: u64, iova: u64, access: Access) -> Result<u64, Error> {
+    let invalid = |what, value, why| Error::Invalid { what, value, why };
+    if access.bits() & !OPTIONAL & !Access::all().bits() != 0 {
+        return Err(invalid("access", access.bits().into(), "it has unknown bits"));
+    }
     let need_local = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     if access.intersects(need_local) && !access.contains(Access::LOCAL_WRITE) {
-        return Err(Error::Invalid {
-            what: "access",
-            value: access.bits().into(),
-            why: "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE",
-        });
+        let why = "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE";
+        return Err(invalid("access", access.bits().into(), why));
     }
-    let unsupported = Access::MW_BIND | Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
-    // Binding windows is a right without use until there are windows; it does no harm.
-    if access.intersects(unsupported - Access::MW_BIND) {
+    if access.intersects(Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT) {
         return Err(Error::NotSupported { what: "placement flush" });
     }
     if len == 0 {
-        return Err(Error::Invalid {
-            what: "length",
-            value: 0,
-            why: "a region has at least one byte",
-        });
+        return Err(invalid("length", 0, "a region has at least one byte"));
     }
-    if addr.checked_add(len).is_none() {
-        return Err(Error::Invalid { what: "length", value: len, why: "the range wraps around" });
+    let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
+    if addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
+        return Err(invalid("length", len, "the range wraps around"));
     }
     mem::accessible(addr, len, access.contains(Access::LOCAL_WRITE)).map_err(|e| Error::Fault {
         addr,
         len,
         why: e.to_string(),
-    })
+    })?;
+    Ok(iova)
 }
