@@ -446,8 +446,8 @@ fn unreliable_connections_carry_sends_and_writes(f: &Fabric) {
 
 fn large_messages(f: &Fabric) {
     let len: u32 = 24 << 20;
-    let a = Side::new(f.host(), len as usize);
-    let b = Side::new(f.host(), len as usize);
+    let a = Side::new(&f.host(), len as usize);
+    let b = Side::new(&f.host(), len as usize);
     let data = pattern(len as usize, 10);
     a.fill(0, &data);
     let (x, y) = pair_with(&a, &b, QpType::Rc, |attr| attr.path_mtu = Mtu::M4096);

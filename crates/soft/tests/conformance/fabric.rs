@@ -92,7 +92,7 @@ impl Fabric {
 
     /// A Host with a device open and a MiB of memory registered.
     pub(crate) fn side(&self) -> Side {
-        Side::new(self.host(), 1 << 20)
+        Side::new(&self.host(), 1 << 20)
     }
 
     /// Two of them.

@@ -204,7 +204,7 @@ fn reads_need_an_initiator_depth(f: &Fabric) {
 }
 
 fn a_message_above_the_limit_fails_here(f: &Fabric) {
-    let a = Side::new(f.host(), (1 << 30) + 4096);
+    let a = Side::new(&f.host(), (1 << 30) + 4096);
     let b = f.side();
     let max = b.context.port(1).unwrap().max_msg_sz;
     assert_eq!(max, 1 << 31);

@@ -162,7 +162,7 @@ fn a_region_of_more_than_four_gib(f: &Fabric) {
     let a = f.side();
     // Nothing of it is populated but what is written.
     let len: u64 = (9 << 30) + 12_345;
-    let b = Side::new(f.host(), len as usize);
+    let b = Side::new(&f.host(), len as usize);
     let data = pattern(100_000, 2);
     a.fill(0, &data);
     let (x, y) = pair(&a, &b, QpType::Rc);

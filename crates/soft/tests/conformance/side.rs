@@ -17,7 +17,6 @@ pub(crate) struct Side {
     pub(crate) cq: Arc<Cq>,
     pub(crate) mr: Arc<Mr>,
     pub(crate) memory: Mapping,
-    pub(crate) host: Host,
 }
 
 /// Every right that peers can have.
@@ -30,7 +29,7 @@ pub(crate) const ALL: Access = Access::LOCAL_WRITE
 pub(crate) const QKEY: u32 = 0x1111_1111;
 
 impl Side {
-    pub(crate) fn new(host: Host, memory: usize) -> Side {
+    pub(crate) fn new(host: &Host, memory: usize) -> Side {
         let device = host.devices().unwrap().remove(0);
         let context = device.open().unwrap();
         assert_eq!(context.wire_problem(), None);
@@ -41,7 +40,7 @@ impl Side {
         let cq = context.create_cq(4096, Some(&channel), 0).unwrap();
         let memory = Mapping::anonymous(memory).unwrap();
         let mr = register(&pd, &memory, ALL);
-        let side = Side { context, channel, pd, cq, mr, memory, host };
+        let side = Side { context, channel, pd, cq, mr, memory };
         // The port of a real device has just come up.
         while side.next_event().is_some() {}
         side
