@@ -49,8 +49,8 @@ fn at(path: &Path) -> impl Fn(io::Error) -> PlaceError {
 }
 
 /// `$XDG_RUNTIME_DIR/ironverbs` where that directory is this user's own, else
-/// `/tmp/ironverbs-<uid>`; made with mode 0700 if missing. Symbolic links in front of it are
-/// resolved.
+/// `/tmp/ironverbs-<uid>`, or the same in /dev/shm where /tmp cannot be written; made with mode 0700
+/// if missing. Symbolic links in front of it are resolved.
 pub(crate) fn own_directory() -> Result<PathBuf, PlaceError> {
     let uid = process::uid();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -61,8 +61,30 @@ pub(crate) fn own_directory() -> Result<PathBuf, PlaceError> {
     {
         return Ok(path);
     }
-    let tmp = Path::new("/tmp").canonicalize().map_err(at(Path::new("/tmp")))?;
-    make_own(&tmp.join(format!("ironverbs-{uid}")), uid)
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let name = format!("ironverbs-{}", outer_uid(&map, uid));
+    let shared = |directory: &str| {
+        let directory = Path::new(directory).canonicalize().map_err(at(Path::new(directory)))?;
+        make_own(&directory.join(&name), uid)
+    };
+    match shared("/tmp") {
+        Err(PlaceError::Io { path, error }) => {
+            shared("/dev/shm").map_err(|_| PlaceError::Io { path, error })
+        }
+        done => done,
+    }
+}
+
+/// What `uid` of this user namespace is outside it (user_namespaces(7)): the root of a container and
+/// of the machine share /tmp, and must not share a name there.
+fn outer_uid(map: &str, uid: u32) -> u32 {
+    let outer = |line: &str| {
+        let mut numbers = line.split_whitespace().map(|n| n.parse::<u32>().ok());
+        let (inside, outside, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
+        let offset = uid.checked_sub(inside).filter(|o| *o < count)?;
+        outside.checked_add(offset)
+    };
+    map.lines().find_map(outer).unwrap_or(uid)
 }
 
 /// Makes a directory that nobody else may enter, or checks the one that is there: anyone can put a
@@ -227,6 +249,20 @@ mod tests {
         assert_eq!(publish(&scratch.0, "view", &tree("x")).unwrap(), first);
         assert_ne!(publish(&scratch.0, "view", &tree("y")).unwrap(), first);
         assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 2, "nothing is left behind");
+    }
+
+    #[test]
+    fn uids_outside_the_namespace() {
+        for (map, uid, outer) in [
+            ("         0          0 4294967295\n", 7, 7),
+            ("0 1000 1\n", 0, 1000),
+            ("0 1000 1\n1 100000 65536\n", 33, 100_032),
+            ("0 1000 1\n", 5, 5),
+            ("", 5, 5),
+            ("x y z\n0 4294967295 5", 3, 3),
+        ] {
+            assert_eq!(outer_uid(map, uid), outer, "{map}");
+        }
     }
 
     #[test]
