@@ -86,6 +86,6 @@ impl Ah {
 
 impl Drop for AhInner {
     fn drop(&mut self) {
-        let _ = self.raw.destroy();
+        self.pd.context.end(&self.raw, |raw| drop(raw.destroy()));
     }
 }

@@ -90,12 +90,19 @@ impl Cq {
 }
 
 impl CqInner {
+    pub(crate) fn context(&self) -> &ContextInner {
+        &self.context
+    }
+
     pub(crate) fn waiting(&self) -> &Arc<AtomicUsize> {
         &self.waiting
     }
 
     /// Takes completions to their requests, unless another thread is at it.
     pub(crate) fn try_dispatch(&self) -> Result<usize, soft::Error> {
+        if self.context.fork().is_child() {
+            return Err(soft::Error::Forked);
+        }
         match self.dispatch.try_lock() {
             Some(dispatch) => self.run(dispatch),
             None => {
@@ -108,6 +115,9 @@ impl CqInner {
     /// Takes all completions that are there to their requests. When it returns, no other thread has any in hand that
     /// came before.
     pub(crate) fn dispatch(&self) -> Result<usize, soft::Error> {
+        if self.context.fork().is_child() {
+            return Err(soft::Error::Forked);
+        }
         self.run(self.dispatch.lock())
     }
 
@@ -267,9 +277,10 @@ fn deliver_shared(
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        let reactor = self.context.reactor();
-        reactor.remove(self.raw.handle());
         // Nothing uses it any more, and its events are acknowledged: this neither fails nor waits.
-        reactor.quietly(|| drop(self.raw.destroy()));
+        self.context.end(&self.raw, |raw| drop(raw.destroy()));
+        if !self.context.fork().is_child() {
+            self.context.reactor().remove(self.raw.handle());
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ironverbs_soft::{self as soft, Config, DeviceAttr, GidEntry, PortAttr};
+use ironverbs_sys::process::ForkGuard;
 
 use crate::events::{EventQueue, NextEvent};
 use crate::reactor::Reactor;
@@ -112,19 +113,13 @@ impl Device {
         let raw = self.0.open()?;
         let events = Arc::new(EventQueue::default());
         let reactor = Reactor::new(&raw, events.clone())?;
-        Ok(Context(Arc::new(ContextInner { reactor, events, raw })))
+        let fork = Arc::new(ForkGuard::new().map_err(soft::Error::from)?);
+        Ok(Context(Arc::new(ContextInner { reactor, events, fork, raw })))
     }
 
     fn gids(&self) -> Vec<Gid> {
-        // The table is the context's to show; opening one only looks.
-        match self.0.open() {
-            Ok(context) => {
-                let gids = context.gid_table(1).iter().map(|entry| entry.gid).collect();
-                let _ = context.destroy();
-                gids
-            }
-            Err(_) => Vec::new(),
-        }
+        let table = self.0.inspect().map(|context| context.gid_table(1)).unwrap_or_default();
+        table.iter().map(|entry| entry.gid).collect()
     }
 }
 
@@ -142,6 +137,7 @@ pub struct Context(pub(crate) Arc<ContextInner>);
 pub(crate) struct ContextInner {
     reactor: Reactor,
     events: Arc<EventQueue>,
+    fork: Arc<ForkGuard>,
     pub(crate) raw: Arc<soft::Context>,
 }
 
@@ -191,11 +187,26 @@ impl ContextInner {
     pub(crate) fn events(&self) -> &EventQueue {
         &self.events
     }
+
+    /// Tells the process that opened the device from its forks.
+    pub(crate) fn fork(&self) -> &Arc<ForkGuard> {
+        &self.fork
+    }
+
+    /// Destroys an object of the device, or in a fork leaves it alone: it is the parent's, and a lock may be held by
+    /// a thread that is not there.
+    pub(crate) fn end<T>(&self, object: &Arc<T>, destroy: impl FnOnce(&T)) {
+        match self.fork.is_child() {
+            true => std::mem::forget(object.clone()),
+            // No event of it is being read meanwhile.
+            false => self.reactor.quietly(|| destroy(object)),
+        }
+    }
 }
 
 impl Drop for ContextInner {
     fn drop(&mut self) {
         // Nothing made from it exists any more.
-        let _ = self.raw.destroy();
+        self.end(&self.raw, |raw| drop(raw.destroy()));
     }
 }

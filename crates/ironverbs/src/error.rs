@@ -96,6 +96,9 @@ pub enum RequestError {
     /// The address handle belongs to another protection domain than the queue pair.
     #[error("the address handle belongs to another protection domain than the queue pair")]
     OtherDomainAddress,
+    /// The queue belongs to the process that this one was forked from.
+    #[error("this process is a fork; the queue belongs to its parent")]
+    Forked,
     /// The batch was dropped without having been submitted.
     #[error("the batch was not submitted")]
     NotSubmitted,
@@ -224,6 +227,8 @@ pub enum Dropped {
     Destroyed,
     /// Its completion queue lost completions.
     Overrun,
+    /// It belongs to the process that this one was forked from.
+    Forked,
 }
 
 impl fmt::Display for Dropped {
@@ -232,6 +237,7 @@ impl fmt::Display for Dropped {
             Dropped::Reset => "reset",
             Dropped::Destroyed => "destroyed",
             Dropped::Overrun => "cut off by an overrun of its completion queue",
+            Dropped::Forked => "left to the parent of this process",
         })
     }
 }

@@ -47,6 +47,6 @@ impl Pd {
 impl Drop for PdInner {
     fn drop(&mut self) {
         // Whatever belongs to it holds it: nothing does any more.
-        let _ = self.raw.destroy();
+        self.context.end(&self.raw, |raw| drop(raw.destroy()));
     }
 }

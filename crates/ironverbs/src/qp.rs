@@ -225,10 +225,16 @@ fn reserve(
 
 impl Drop for QpShared {
     fn drop(&mut self) {
-        // Flushed first, and fetched, so that receives it took from an SRQ come back.
-        self.stop();
+        let forked = self.pd.context.fork().is_child();
+        if !forked {
+            // Flushed first, and fetched, so that receives it took from an SRQ come back.
+            self.stop();
+        }
         // After this it touches no buffer any more.
-        self.pd.context.reactor().quietly(|| drop(self.raw.destroy()));
+        self.pd.context.end(&self.raw, |raw| drop(raw.destroy()));
+        if forked {
+            return;
+        }
         let (sends, recvs) = self.reserved;
         self.send_cq.remove(self.raw.qpn(), sends);
         self.recv_cq.remove(self.raw.qpn(), recvs);
@@ -309,6 +315,27 @@ impl<T: Transport> Qp<T> {
         Ok(self.shared.raw.modify(&attr, AttrMask::STATE)?)
     }
 
+    /// Holds back sends that have not begun (state SQD). The event SQ_DRAINED comes when all that had begun have
+    /// ended.
+    ///
+    /// # Errors
+    /// Object (Modify): it is not in state RTS.
+    pub fn pause(&self) -> Result<(), Error> {
+        let attr = QpAttr { state: QpState::Sqd, en_sqd_async_notify: true, ..QpAttr::default() };
+        let mask = AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY;
+        Ok(self.shared.raw.modify(&attr, mask)?)
+    }
+
+    /// Sends on after a [`pause`](Qp::pause), or after a send of an unreliable queue pair has failed, which then
+    /// receives but flushes what is sent (state SQE).
+    ///
+    /// # Errors
+    /// Object (Modify): it is in no such state.
+    pub fn resume(&self) -> Result<(), Error> {
+        let attr = QpAttr { state: QpState::Rts, ..QpAttr::default() };
+        Ok(self.shared.raw.modify(&attr, AttrMask::STATE)?)
+    }
+
     fn request<B: Buffer, K: crate::completion::Kind>(
         &self,
         buffer: B,
@@ -319,6 +346,15 @@ impl<T: Transport> Qp<T> {
 }
 
 impl<T: Connected> Qp<T> {
+    /// Changes what the peer may do from now on.
+    ///
+    /// # Errors
+    /// Object (Modify): it is in a state that does not take it.
+    pub fn set_access(&self, access: Access) -> Result<(), Error> {
+        let attr = QpAttr { access, ..QpAttr::default() };
+        Ok(self.shared.raw.modify(&attr, AttrMask::ACCESS_FLAGS)?)
+    }
+
     /// Back to before it was connected; operations in flight end with an error, and their buffers come back.
     ///
     /// # Errors
@@ -410,15 +446,6 @@ impl Qp<Ud> {
         let ud = UdDest { path: to.ah.path(), qpn: to.qpn, qkey: to.qkey };
         let ours = Arc::ptr_eq(to.ah.pd(), &self.shared.pd);
         self.request(data, plan.to(ud, ours))
-    }
-
-    /// Sends on after a send has failed: such a queue pair receives, but flushes what is sent (state SQE).
-    ///
-    /// # Errors
-    /// Object: it is in no such state.
-    pub fn resume(&self) -> Result<(), Error> {
-        let attr = QpAttr { state: QpState::Rts, ..QpAttr::default() };
-        Ok(self.shared.raw.modify(&attr, AttrMask::STATE)?)
     }
 }
 

@@ -10,11 +10,12 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 use ironverbs_soft::{PostError, Wc, WrOpcode};
+use ironverbs_sys::process::ForkGuard;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::buffer::Held;
 use crate::cq::CqInner;
-use crate::error::CompletionError;
+use crate::error::{CompletionError, Dropped, RequestError};
 
 /// How a request ended.
 #[derive(Copy, Clone, Debug)]
@@ -119,16 +120,9 @@ impl Table {
         }
     }
 
-    pub(crate) fn is_full(&self) -> bool {
+    /// Whether the queue has as many requests in flight as it may.
+    fn is_full(&self) -> bool {
         self.pending >= self.max
-    }
-
-    /// An error if the queue has as many requests in flight as it may.
-    pub(crate) fn check_room(&self) -> Result<(), PostError> {
-        match self.is_full() {
-            true => Err(PostError::QueueFull { max: self.max as u32 }),
-            false => Ok(()),
-        }
     }
 
     /// Whether a send that asks for no completion must have one all the same: a queue of nothing but such sends
@@ -258,24 +252,43 @@ pub(crate) struct Queue {
     cqs: Cqs,
     /// Requests somebody sleeps for.
     waiting: Arc<AtomicUsize>,
+    fork: Arc<ForkGuard>,
 }
 
 impl Queue {
     /// A QP's own queue, whose completions come to `cq`.
     pub(crate) fn new(max: u32, ordered: bool, cq: Arc<CqInner>) -> Queue {
-        let waiting = cq.waiting().clone();
+        let (waiting, fork) = (cq.waiting().clone(), cq.context().fork().clone());
         let table = Mutex::new(Table::new(max as usize, ordered));
-        Queue { table, cqs: Cqs::One(cq), waiting }
+        Queue { table, cqs: Cqs::One(cq), waiting, fork }
     }
 
     /// An SRQ's queue.
-    pub(crate) fn shared(max: u32) -> Queue {
+    pub(crate) fn shared(max: u32, fork: Arc<ForkGuard>) -> Queue {
         let table = Mutex::new(Table::new(max as usize, false));
-        Queue { table, cqs: Cqs::Many(Mutex::default()), waiting: Arc::default() }
+        Queue { table, cqs: Cqs::Many(Mutex::default()), waiting: Arc::default(), fork }
     }
 
     pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock()
+    }
+
+    /// The table with room for a request.
+    pub(crate) fn table_with_room(&self) -> Result<MutexGuard<'_, Table>, RequestError> {
+        if self.fork.is_child() {
+            return Err(RequestError::Forked);
+        }
+        let mut table = self.table.lock();
+        if table.is_full() {
+            // There may be completions that nobody fetched.
+            drop(table);
+            self.poll();
+            table = self.table.lock();
+        }
+        if table.is_full() {
+            return Err(PostError::QueueFull { max: table.max as u32 }.into());
+        }
+        Ok(table)
     }
 
     /// The identifier to post a request of this queue with.
@@ -352,6 +365,11 @@ impl Queue {
 
     /// How the request ended, with its buffers, once it has.
     pub(crate) fn take(&self, ticket: Ticket) -> Option<(Outcome, Held, Asked)> {
+        if self.fork.is_child() {
+            // Nobody ends it here. There are no wakers to call: their threads are the parent's.
+            let why = CompletionError::Dropped { how: Dropped::Forked };
+            self.lose_one(ticket, why, &mut Aftermath::default());
+        }
         let mut table = self.table.lock();
         let entry = table.find(ticket)?;
         let State::Done(outcome) = entry.state else { return None };

@@ -69,7 +69,7 @@ pub(crate) struct RegionInner {
 
 impl Region {
     pub(crate) fn new(pd: &Pd, len: usize, access: Access) -> Result<Region, Error> {
-        let registered = Registered::new(&pd.0.raw, len, access)?;
+        let registered = Registered::new(&pd.0.raw, pd.0.context.fork(), len, access)?;
         Ok(Region(Arc::new(RegionInner {
             lkey: registered.mr().lkey(),
             iova: registered.mr().iova(),

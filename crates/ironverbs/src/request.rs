@@ -189,16 +189,12 @@ impl QpShared {
             return Err((error, held));
         }
         let queue = self.sends();
-        if queue.table().is_full() {
-            // There may be completions that nobody fetched.
-            queue.poll();
-        }
         let sges = SgeList::new(&held, plan.limit());
         // Held until it is posted, so that the table knows the order of the queue.
-        let mut table = queue.table();
-        if let Err(error) = table.check_room() {
-            return Err((error.into(), held));
-        }
+        let mut table = match queue.table_with_room() {
+            Ok(table) => table,
+            Err(error) => return Err((error, held)),
+        };
         let mut wr = plan.wr;
         if table.must_signal(plan.silent) {
             wr.flags |= SendFlags::SIGNALED;
@@ -280,14 +276,10 @@ impl<'q> Batch<'q> {
         if let Err(error) = plan.check(&held, inline, self.qp) {
             return Err((error, held));
         }
-        let queue = self.qp.sends();
-        if queue.table().is_full() {
-            queue.poll();
-        }
-        let mut table = queue.table();
-        if let Err(error) = table.check_room() {
-            return Err((error.into(), held));
-        }
+        let mut table = match self.qp.sends().table_with_room() {
+            Ok(table) => table,
+            Err(error) => return Err((error, held)),
+        };
         let len = inline.map_or(held.len(), |bytes| bytes.len() as u64);
         let ticket = table.insert(held, plan.asked(len));
         drop(table);
@@ -355,14 +347,11 @@ pub(crate) fn post_receive<B: Buffer>(
     if let Err(error) = held.check(pd, true) {
         return Err(reject(error, held));
     }
-    if queue.table().is_full() {
-        queue.poll();
-    }
     let sges = SgeList::new(&held, u64::MAX);
-    let mut table = queue.table();
-    if let Err(error) = table.check_room() {
-        return Err(reject(error.into(), held));
-    }
+    let mut table = match queue.table_with_room() {
+        Ok(table) => table,
+        Err(error) => return Err(reject(error, held)),
+    };
     let asked = Asked { len: held.len(), ..Asked::default() };
     let ticket = table.insert(held, asked);
     match post(queue.wr_id(ticket), sges.as_slice()) {

@@ -31,7 +31,7 @@ impl Srq {
     /// Object (Limit, Invalid): what was asked and what is allowed.
     pub fn new(pd: &Pd, depth: u32, slices: u32) -> Result<Srq, Error> {
         let raw = pd.0.raw.create_srq(soft::SrqInit { max_wr: depth, max_sge: slices })?;
-        let queue = Arc::new(Queue::shared(raw.query().max_wr));
+        let queue = Arc::new(Queue::shared(raw.query().max_wr, pd.0.context.fork().clone()));
         Ok(Srq(Arc::new(SrqInner { raw, queue, pd: pd.0.clone() })))
     }
 
@@ -70,7 +70,7 @@ impl Srq {
 impl Drop for SrqInner {
     fn drop(&mut self) {
         // No queue pair uses it any more.
-        self.pd.context.reactor().quietly(|| drop(self.raw.destroy()));
+        self.pd.context.end(&self.raw, |raw| drop(raw.destroy()));
         let mut after = Aftermath::default();
         self.queue.lose(CompletionError::Dropped { how: Dropped::Destroyed }, &mut after);
         after.run();

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ironverbs_soft as soft;
 use ironverbs_sys::mem::{self, Mapping};
+use ironverbs_sys::process::ForkGuard;
 
 use crate::region::RangeError;
 
@@ -19,11 +20,13 @@ pub(crate) struct Registered {
     mr: Arc<soft::Mr>,
     memory: ManuallyDrop<Mapping>,
     len: usize,
+    fork: Arc<ForkGuard>,
 }
 
 impl Registered {
     pub(crate) fn new(
         pd: &Arc<soft::Pd>,
+        fork: &Arc<ForkGuard>,
         len: usize,
         access: soft::Access,
     ) -> Result<Registered, soft::Error> {
@@ -32,7 +35,7 @@ impl Registered {
         // SAFETY: the mapping is readable and writable and at least `len` long; it is unmapped only by our Drop,
         // after deregistration. No Rust reference into it is ever made: all access goes through the copies below.
         let mr = unsafe { pd.reg_mr(addr, len as u64, addr, access) }?;
-        Ok(Registered { mr, memory: ManuallyDrop::new(memory), len })
+        Ok(Registered { mr, memory: ManuallyDrop::new(memory), len, fork: fork.clone() })
     }
 
     pub(crate) fn mr(&self) -> &soft::Mr {
@@ -80,6 +83,11 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        if self.fork.is_child() {
+            // The registration is the parent's, and so is the thread that may hold its lock.
+            std::mem::forget(self.mr.clone());
+            return;
+        }
         // After deregistration nobody reads or writes the memory. Should it be refused, the memory must stay.
         if self.mr.destroy().is_ok() {
             // SAFETY: dropped once, here, and not used afterwards.

@@ -1,7 +1,8 @@
 //! What is in flight when something is dropped.
 
 use ironverbs::{
-    Access, CompletionError, ConnectOptions, Cq, Dropped, Pd, Qp, RangeError, Rc, Srq, connect_pair,
+    Access, CompletionError, ConnectOptions, Cq, Dropped, Pd, Qp, RangeError, Rc, RequestError,
+    Srq, connect_pair,
 };
 
 use crate::support::{all, context, done, ok, pair, until};
@@ -155,4 +156,40 @@ fn a_thousand_rounds_leave_nothing_behind() {
     (0..1_000).for_each(|_| round());
     assert!(size("fd") < before.0 + 500);
     assert_eq!(cq.cqe(), before.1);
+}
+
+#[test]
+fn a_fork_neither_hangs_nor_disturbs_its_parent() {
+    let (a, b) = pair::<Rc>();
+    let (near, far) = (a.region(8), b.region(8));
+    let mut sides = Some((a, b.qp.recv(far.slice(..).unwrap()).unwrap()));
+    let child = || {
+        // Should it hang, it ends, and so does the parent's wait.
+        std::thread::spawn(|| {
+            std::thread::sleep(crate::support::LIMIT);
+            std::process::abort();
+        });
+        // The child's copies, which it also drops.
+        let Some((a, recv)) = sides.take() else { return 1 };
+        let Ok(slice) = near.slice(..) else { return 2 };
+        match a.qp.send(slice).post() {
+            Err(rejected) if rejected.error == RequestError::Forked => {}
+            _ => return 3,
+        }
+        match recv.wait() {
+            (Err(CompletionError::Dropped { how: Dropped::Forked }), _) => {}
+            _ => return 4,
+        }
+        if Pd::new(&a.context).is_ok() || a.cq.poll().is_ok() {
+            return 5;
+        }
+        drop(a);
+        0
+    };
+    // SAFETY: no lock of this crate is held by a thread of this test, and the objects are left alone in a child.
+    let code = unsafe { ironverbs_sys::process::exit_code_of_fork(child) };
+    assert_eq!(code.unwrap(), 0);
+    let (a, recv) = sides.unwrap();
+    ok(a.qp.send(near.slice(..).unwrap()).post().unwrap());
+    assert_eq!(ok(recv).0.len, 8);
 }

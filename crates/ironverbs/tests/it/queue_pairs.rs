@@ -1,11 +1,11 @@
 //! Making queue pairs, connecting and resetting them.
 
 use ironverbs::{
-    CompletionError, ConnectOptions, Cq, Dropped, Error, Pd, PostError, Qp, QpState, Rc,
-    RequestError, Srq, Uc, Ud, connect_pair,
+    Access, CompletionError, ConnectOptions, Cq, Dropped, Error, EventKind, EventSource, Pd,
+    PostError, Qp, QpState, Rc, RequestError, Srq, Uc, Ud, connect_pair,
 };
 
-use crate::support::{context, done, ok, pair, pair_with, text};
+use crate::support::{context, done, event, ok, pair, pair_with, text};
 
 #[test]
 fn what_is_granted_is_what_was_asked_for_at_least() {
@@ -220,7 +220,7 @@ fn two_hosts_of_one_process_are_as_two_processes() {
     let other = other.first().unwrap().open().unwrap();
     let (a, b) = pair_with::<Rc>([context(), other], |builder| builder, &ConnectOptions::default());
     let recv = b.qp.recv(b.slice(100_000)).unwrap();
-    let bytes: Vec<u8> = (0..100_000u32).map(|i| (i * 31 >> 3) as u8).collect();
+    let bytes: Vec<u8> = (0..100_000u32).map(|i| (i * 31 / 8) as u8).collect();
     ok(a.qp.send(a.filled(&bytes)).post().unwrap());
     let (received, slice) = ok(recv);
     assert!(received.data(&slice) == bytes);
@@ -235,4 +235,33 @@ fn errors_of_all_kinds_become_one() -> Result<(), Error> {
     let (received, slice) = done(recv);
     assert_eq!(received?.data(&slice), b"easy");
     Ok(())
+}
+
+#[test]
+fn a_paused_queue_holds_sends_back() {
+    let (a, b) = pair::<Rc>();
+    a.qp.pause().unwrap();
+    event(&a.context, EventKind::SqDrained, EventSource::Qp(a.qp.qpn()));
+    let recv = b.qp.recv(b.slice(8)).unwrap();
+    let send = a.qp.send(a.filled(b"held")).post().unwrap();
+    let send = send.wait_for(std::time::Duration::from_millis(20)).unwrap_err();
+    assert_eq!(a.qp.state(), QpState::Sqd);
+    a.qp.resume().unwrap();
+    ok(send);
+    let (received, slice) = ok(recv);
+    assert_eq!(received.data(&slice), b"held");
+}
+
+#[test]
+fn rights_are_given_and_taken_while_connected() {
+    let (a, b) = pair::<Rc>();
+    let target = b.region(8);
+    ok(a.qp.write(a.filled(b"granted!"), &target.remote()).post().unwrap());
+    b.qp.set_access(Access::REMOTE_READ).unwrap();
+    assert_eq!(b.qp.attr().access, Access::REMOTE_READ);
+    ok(a.qp.read(a.slice(8), &target.remote()).post().unwrap());
+    assert!(done(a.qp.write(a.filled(b"refused!"), &target.remote()).post().unwrap()).0.is_err());
+    assert_eq!(target.load_u64(0).unwrap(), u64::from_ne_bytes(*b"granted!"));
+    let error = text(b.qp.resume().unwrap_err());
+    assert!(error.contains("cannot go from Err to Rts"), "{error}");
 }

@@ -49,7 +49,7 @@ fn every_operation_survives_a_bad_network() {
         });
         let cqs = [&a.cq, &b.cq];
         let target = b.region(20_000);
-        let bytes: Vec<u8> = (0..20_000u32).map(|i| (i * 13 >> 2) as u8 ^ seed as u8).collect();
+        let bytes: Vec<u8> = (0..20_000u32).map(|i| (i * 13 / 4) as u8 ^ seed as u8).collect();
         let mut counter = 0;
         for round in 0..5u8 {
             let recv = b.qp.recv(b.slice(20_000)).unwrap();
