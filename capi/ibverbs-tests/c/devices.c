@@ -222,6 +222,38 @@ static void fork_needs_nothing(void)
 	CHECK(!strcmp(b.memory, "after the fork"));
 }
 
+/* A child that begins anew has a device of its own. */
+static void fork_that_starts_over(void)
+{
+	struct side a, b;
+	pair(&a, &b, IBV_QPT_RC);
+	pid_t child = fork();
+	if (child) {
+		int status;
+		EQUAL(waitpid(child, &status, 0), child);
+		EQUAL(status, 0);
+	} else {
+		struct ibv_device *inherited = a.context->device;
+		errno = 0;
+		CHECK(!ibv_open_device(inherited));
+		CHECK(errno);
+		struct ibv_qp_attr attr;
+		struct ibv_qp_init_attr init;
+		(void)ibv_query_qp(a.qp, &attr, 0, &init);
+		pair(&a, &b, IBV_QPT_RC);
+	}
+	EQUAL(post_recv(&b, 2, 0, 64), 0);
+	snprintf(a.memory, 64, "from %d", getpid());
+	struct ibv_sge sge = part(&a, 0, 64);
+	struct ibv_send_wr wr = send_of(&sge, IBV_WR_SEND);
+	EQUAL(post(&a, &wr), 0);
+	expect(a.cq, 1, IBV_WC_SUCCESS);
+	expect(b.cq, 2, IBV_WC_SUCCESS);
+	CHECK(!strcmp(a.memory, b.memory));
+	if (!child)
+		exit(0);
+}
+
 static void reading_sysfs_files(void)
 {
 	char dir[] = "/tmp/ironverbs-sysfs-XXXXXX", path[128], buf[8];
@@ -276,6 +308,7 @@ static const struct test tests[] = {
 	TEST(ports_and_tables),
 	TEST(operations_that_are_lacking),
 	TEST(fork_needs_nothing),
+	TEST(fork_that_starts_over),
 	TEST(reading_sysfs_files),
 	TEST(names_and_rates),
 };

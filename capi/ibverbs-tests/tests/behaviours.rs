@@ -58,6 +58,7 @@ programs! {
         ports_and_tables
         operations_that_are_lacking
         fork_needs_nothing
+        fork_that_starts_over
         reading_sysfs_files
         names_and_rates
     }

@@ -1,16 +1,57 @@
 //! The one Host of the process.
 
+use std::panic::catch_unwind;
+use std::process;
+use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use ironverbs_soft::{Config, Host};
 
 use crate::fail::{Failure, Outcome};
 
-static HOST: OnceLock<Result<Host, i32>> = OnceLock::new();
+/// A Host and the process that it serves. In a fork the parent's objects fail, and the first list
+/// of devices starts another Host.
+struct Process {
+    id: u32,
+    host: OnceLock<Result<Host, i32>>,
+}
+
+static CURRENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
+
+impl Process {
+    /// No lock: a fork may have copied one that another thread held.
+    fn current() -> &'static Process {
+        let id = process::id();
+        loop {
+            let current = CURRENT.load(Ordering::Acquire);
+            // SAFETY: null or leaked by this function.
+            if let Some(process) = unsafe { current.as_ref() }
+                && process.id == id
+            {
+                return process;
+            }
+            let new = Box::into_raw(Box::new(Process { id, host: OnceLock::new() }));
+            let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+            if CURRENT.compare_exchange(current, new, success, failure).is_err() {
+                // SAFETY: nobody else has seen it.
+                drop(unsafe { Box::from_raw(new) });
+            }
+        }
+    }
+
+    /// The present process, if it has asked for a Host.
+    fn started() -> Option<&'static Host> {
+        // SAFETY: null or leaked by `current`.
+        let process = unsafe { CURRENT.load(Ordering::Acquire).as_ref() }?;
+        process.host.get()?.as_ref().ok().filter(|_| process.id == process::id())
+    }
+}
 
 /// The Host, started by the first call. Why it does not start is said once, on stderr.
 pub(crate) fn host() -> Outcome<&'static Host> {
-    HOST.get_or_init(start).as_ref().map_err(|&errno| Failure::NoHost { errno })
+    let host = Process::current().host.get_or_init(start).as_ref();
+    host.map_err(|&errno| Failure::NoHost { errno })
 }
 
 fn start() -> Result<Host, i32> {
@@ -22,15 +63,18 @@ fn start() -> Result<Host, i32> {
         eprintln!("ironverbs: {error}");
         libc::ENOSYS
     })?;
+    static REGISTERED: std::sync::Once = std::sync::Once::new();
     // SAFETY: the handler takes nothing, unwinds nothing, and is never unloaded (-z nodelete).
-    unsafe { libc::atexit(at_exit) };
+    REGISTERED.call_once(|| unsafe {
+        libc::atexit(at_exit);
+    });
     Ok(host)
 }
 
 /// Programs end right after their last completion, and their peers wait for what acknowledges it.
 extern "C" fn at_exit() {
-    let _ = std::panic::catch_unwind(|| {
-        if let Some(Ok(host)) = HOST.get() {
+    let _ = catch_unwind(|| {
+        if let Some(host) = Process::started() {
             host.flush();
         }
     });
@@ -38,8 +82,8 @@ extern "C" fn at_exit() {
 
 /// Whether failing verbs say why: the setting `explain`.
 pub(crate) fn explains() -> bool {
-    match HOST.get() {
-        Some(Ok(host)) => host.config().explain.value,
-        _ => std::env::var_os("IRONVERBS_EXPLAIN").is_some_and(|value| value == "1"),
+    match Process::started() {
+        Some(host) => host.config().explain.value,
+        None => std::env::var_os("IRONVERBS_EXPLAIN").is_some_and(|value| value == "1"),
     }
 }
