@@ -59,3 +59,12 @@ pub struct Dropped {
     /// Acknowledges or answers what was not asked, or no longer matters.
     pub stale: u64,
 }
+
+impl Dropped {
+    /// Packets dropped for whatever reason.
+    pub fn total(&self) -> u64 {
+        let Dropped { state, service, peer, pkey, qkey, sequence, message, no_receive, stale } =
+            *self;
+        state + service + peer + pkey + qkey + sequence + message + no_receive + stale
+    }
+}

@@ -65,6 +65,32 @@ pub enum Output {
     Data,
 }
 
+/// Payload bytes of a full packet: the path MTU, for UD that of the port, or what the device chose.
+#[derive(Copy, Clone, Debug)]
+struct PacketSize {
+    bytes: usize,
+    /// The path MTU does not change it.
+    fixed: bool,
+}
+
+impl PacketSize {
+    fn bytes(self) -> usize {
+        self.bytes
+    }
+}
+
+impl From<Mtu> for PacketSize {
+    fn from(mtu: Mtu) -> Self {
+        PacketSize { bytes: mtu.bytes(), fixed: false }
+    }
+}
+
+impl Default for PacketSize {
+    fn default() -> Self {
+        Mtu::M1024.into()
+    }
+}
+
 /// A queue pair of type RC, UC or UD.
 #[derive(Debug)]
 pub struct Qp {
@@ -74,8 +100,9 @@ pub struct Qp {
     /// To the peer. RC and UC only.
     path: Path,
     pkey: u16,
-    /// Payload bytes per packet: the path MTU, for UD that of the port.
-    mtu: Mtu,
+    mtu: PacketSize,
+    /// The peer's process is known to live, see [`Qp::hold_timeouts`].
+    held: bool,
     sends: SendQueue,
     receives: RecvQueue,
     requester: Requester,
@@ -91,7 +118,8 @@ impl Qp {
             attr: QpAttr { cap: config.cap, ..QpAttr::default() },
             path: Path::default(),
             pkey: 0,
-            mtu: Mtu::M1024,
+            mtu: PacketSize::default(),
+            held: false,
             sends: SendQueue::new(&config.cap),
             receives: RecvQueue::new(&config.cap, config.srq),
             requester: Requester::default(),
@@ -136,8 +164,24 @@ impl Qp {
     /// from the path MTU attribute.
     pub fn set_ud_mtu(&mut self, mtu: Mtu) {
         if self.config.qp_type == QpType::Ud {
-            self.mtu = mtu;
+            self.mtu = PacketSize { bytes: mtu.bytes(), fixed: true };
         }
+    }
+
+    /// Cuts messages into packets of `bytes` bytes from now to RESET, whatever the path MTU, which
+    /// is still what queries tell: for a path to the peer that is no network. Both ends must do so
+    /// before the first packet. RC and UC; no effect while requests are under way, nor for 0 bytes.
+    pub fn set_packet_size(&mut self, bytes: usize) {
+        if self.config.qp_type != QpType::Ud && bytes > 0 && !self.requester.is_busy(&self.sends) {
+            self.mtu = PacketSize { bytes, fixed: true };
+        }
+    }
+
+    /// While `held`, to RESET at the latest, silence says nothing of the peer: its process is known
+    /// to live, and a process in a debugger is slow, not dead. A local ACK timeout that expires
+    /// begins anew at the cost of no retry, and no probes are sent.
+    pub fn hold_timeouts(&mut self, held: bool) {
+        self.held = held;
     }
 
     /// Takes a packet addressed to this QP whose ICRC was right. `path` is the packet's own: its

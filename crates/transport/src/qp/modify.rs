@@ -5,7 +5,7 @@ use ironverbs_wire::{Path, psn};
 use super::error::ModifyError;
 use super::requester::Requester;
 use super::responder::Responder;
-use super::{Qp, transition};
+use super::{PacketSize, Qp, transition};
 use crate::device::{Device, Instant, QpEvent};
 use crate::verbs::{AttrMask, MigState, QpAttr, QpState, QpType};
 
@@ -95,7 +95,9 @@ impl Qp {
         }
         if mask.contains(AttrMask::PATH_MTU) {
             mine.path_mtu = attr.path_mtu;
-            self.mtu = attr.path_mtu;
+            if !self.mtu.fixed {
+                self.mtu = attr.path_mtu.into();
+            }
         }
         macro_rules! take {
             ($($bit:ident => $field:ident,)*) => {
@@ -131,6 +133,10 @@ impl Qp {
         self.attr = QpAttr { cap: self.config.cap, ..QpAttr::default() };
         self.path = Path::default();
         self.pkey = 0;
+        self.held = false;
+        if self.config.qp_type != QpType::Ud {
+            self.mtu = PacketSize::default();
+        }
     }
 
     /// Whether the send queue is on its way to drained (`sq_draining`).

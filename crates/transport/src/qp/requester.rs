@@ -391,7 +391,7 @@ impl Qp {
         if self.config.qp_type != QpType::Rc || !self.sends_requests() {
             return None;
         }
-        self.requester.timers.deadline(self.requester.is_waiting())
+        self.requester.timers.deadline(self.requester.is_waiting(), self.held)
     }
 
     pub(super) fn handle_request_timeout<D: Device + ?Sized>(&mut self, now: Instant, dev: &mut D) {
@@ -403,7 +403,11 @@ impl Qp {
             return;
         }
         let requester = &mut self.requester;
-        if requester.timers.timed_out(now) {
+        if self.held {
+            if requester.timers.timed_out(now) {
+                requester.timers.restart(now);
+            }
+        } else if requester.timers.timed_out(now) {
             self.counters.timeouts += 1;
             if requester.retries == 0 {
                 // IBA 9.9.2

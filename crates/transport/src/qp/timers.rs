@@ -134,13 +134,16 @@ impl Timers {
         self.round_trip.unwrap_or(0)
     }
 
-    /// The next of the clocks; `waiting` if packets are under way.
-    pub(super) fn deadline(&self, waiting: bool) -> Option<Instant> {
+    /// The next of the clocks; `waiting` if packets are under way, `held` if probes are not sent.
+    pub(super) fn deadline(&self, waiting: bool, held: bool) -> Option<Instant> {
         if self.rnr_until.is_some() {
             return self.rnr_until;
         }
         if !waiting {
             return None;
+        }
+        if held {
+            return self.timeout_at();
         }
         let probe = self.probe_at();
         Some(self.timeout_at().map_or(probe, |timeout| timeout.min(probe)))
@@ -169,9 +172,9 @@ mod tests {
     fn rnr_code_zero_is_the_longest_pause() {
         let mut timers = Timers::default();
         timers.pause(0, Instant(0));
-        assert_eq!(timers.deadline(false), Some(Instant(655_360_000)));
+        assert_eq!(timers.deadline(false, false), Some(Instant(655_360_000)));
         timers.pause(1, Instant(0));
-        assert_eq!(timers.deadline(false), Some(Instant(10_000)));
+        assert_eq!(timers.deadline(false, false), Some(Instant(10_000)));
         assert!(timers.still_paused(Instant(9_999)));
         assert!(!timers.still_paused(Instant(10_000)));
     }
@@ -185,7 +188,7 @@ mod tests {
         let mut now = Instant(10_000);
         let mut waits = Vec::new();
         for _ in 0..6 {
-            let at = timers.deadline(true).unwrap();
+            let at = timers.deadline(true, false).unwrap();
             assert!(timers.wants_probe(at));
             waits.push(at.since(now));
             now = at;

@@ -3,6 +3,7 @@
 mod datagrams;
 mod errors;
 mod faults;
+mod local;
 mod loss;
 mod model;
 mod rc;
