@@ -40,15 +40,18 @@ pub fn attach_reuseport_cbpf(socket: BorrowedFd<'_>, slots: u16) -> io::Result<(
         op(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, u32::from(slots) - 1),
         op(libc::BPF_RET | libc::BPF_A, 0),
     ];
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // Zeroed first: tools that watch system calls complain of padding that nobody wrote.
+    // SAFETY: an integer and a pointer, for which zero is a value.
+    let mut handed: libc::sock_fprog = unsafe { std::mem::zeroed() };
+    (handed.len, handed.filter) = (program.len() as u16, program.as_mut_ptr());
     // SAFETY: a live program of the length given, which the kernel copies.
     check(unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
             libc::SO_ATTACH_REUSEPORT_CBPF,
-            std::ptr::from_ref(&program).cast(),
-            size_of_val(&program) as libc::socklen_t,
+            std::ptr::from_ref(&handed).cast(),
+            size_of_val(&handed) as libc::socklen_t,
         )
     })
     .map(drop)
