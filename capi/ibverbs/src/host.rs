@@ -59,6 +59,7 @@ fn start() -> Result<Host, i32> {
         eprintln!("ironverbs: configuration: {error}");
         libc::EINVAL
     })?;
+    let _ = EXPLAINS.set(config.explain.value);
     let host = Host::start(config).map_err(|error| {
         eprintln!("ironverbs: {error}");
         libc::ENOSYS
@@ -80,10 +81,13 @@ extern "C" fn at_exit() {
     });
 }
 
-/// Whether failing verbs say why: the setting `explain`.
+/// The setting `explain`, once it was read; failures on the data path ask for it often.
+static EXPLAINS: OnceLock<bool> = OnceLock::new();
+
+/// Whether failing verbs say why.
 pub(crate) fn explains() -> bool {
-    match Process::started() {
-        Some(host) => host.config().explain.value,
+    match EXPLAINS.get() {
+        Some(&explains) => explains,
         None => std::env::var_os("IRONVERBS_EXPLAIN").is_some_and(|value| value == "1"),
     }
 }
