@@ -15,6 +15,7 @@ mod error;
 mod event;
 mod host;
 mod link;
+pub mod local;
 mod memory;
 mod object;
 mod pd;

@@ -44,6 +44,7 @@ use ironverbs_sys::process::{self, ForkGuard};
 use ironverbs_sys::udp::RxSocket;
 use ironverbs_wire::Path;
 
+use crate::local::Lanes;
 use life::Coroner;
 use mail::Mail;
 use names::Names;
@@ -141,11 +142,13 @@ pub struct JoinOptions {
     pub port: u16,
     /// The prefix of the names of the group's unix sockets, `ironverbs` unless a test wants its own.
     pub namespace: String,
+    /// Whether to take part in the local path: to make lanes and to take those of others.
+    pub lanes: bool,
 }
 
 impl Default for JoinOptions {
     fn default() -> JoinOptions {
-        JoinOptions { port: ironverbs_wire::ROCE_PORT, namespace: "ironverbs".into() }
+        JoinOptions { port: ironverbs_wire::ROCE_PORT, namespace: "ironverbs".into(), lanes: true }
     }
 }
 
@@ -253,6 +256,11 @@ impl Registry {
         if !self.fork.is_child() {
             self.member.serve(on_forwarded);
         }
+    }
+
+    /// The local path.
+    pub fn lanes(&self) -> Lanes<'_> {
+        Lanes::new(self)
     }
 
     /// The living members, this process included, by slot.

@@ -19,7 +19,11 @@ const STAGE: &str = "IRONVERBS_TEST_STAGE";
 const LONG: Duration = Duration::from_secs(30);
 
 fn options(test: u16) -> JoinOptions {
-    JoinOptions { port: 47_890 + test, namespace: format!("ironverbs-unit-{}", std::process::id()) }
+    JoinOptions {
+        port: 47_890 + test,
+        namespace: format!("ironverbs-unit-{}", std::process::id()),
+        ..JoinOptions::default()
+    }
 }
 
 /// Joins, takes the lock, goes so far in adding a slot as the stage says, and waits for its death.
@@ -30,7 +34,8 @@ fn dying_process() {
     let stage = words.next().unwrap();
     let port = words.next().unwrap().parse().unwrap();
     let namespace = words.next().unwrap().to_owned();
-    let registry = Registry::join(&JoinOptions { port, namespace }).unwrap();
+    let registry =
+        Registry::join(&JoinOptions { port, namespace, ..JoinOptions::default() }).unwrap();
     let group = &registry.member.group;
     let (_lock, _) = group.table.lock(LONG).unwrap();
     let slot = group.table.sockets();

@@ -19,7 +19,11 @@ const ROLE: &str = "IRONVERBS_TEST_MEMBER";
 
 /// A group of its own for each test: the tests run side by side.
 pub(crate) fn options(test: u16) -> JoinOptions {
-    JoinOptions { port: 47_910 + test, namespace: format!("ironverbs-test-{}", std::process::id()) }
+    JoinOptions {
+        port: 47_910 + test,
+        namespace: format!("ironverbs-test-{}", std::process::id()),
+        ..JoinOptions::default()
+    }
 }
 
 /// A member in another process. Killed when dropped.
@@ -147,7 +151,7 @@ pub(crate) fn member_process() {
     if let Ok(uid) = words.next().unwrap_or_default().parse() {
         process::become_user(uid, uid).unwrap();
     }
-    let options = JoinOptions { port, namespace };
+    let options = JoinOptions { port, namespace, ..JoinOptions::default() };
     match Registry::join(&options) {
         Ok(registry) => {
             say(format_args!("joined {}", registry.slot()));
