@@ -287,6 +287,28 @@ impl Deth {
     }
 }
 
+/// XRC extended transport header, in every request of an extended reliable connection (IBA A14).
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub struct XrcEth {
+    /// The shared receive queue that the request is for, 24 bits.
+    pub srqn: u32,
+}
+
+impl XrcEth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// The header these bytes are.
+    pub fn parse(b: &[u8; Self::LEN]) -> Self {
+        Self { srqn: u24(b[1], b[2], b[3]) }
+    }
+
+    /// The bytes of this header.
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        (self.srqn & U24).to_be_bytes()
+    }
+}
+
 /// Invalidate extended transport header: the rkey to invalidate.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct Ieth(pub u32);
@@ -337,6 +359,8 @@ mod tests {
         assert_eq!(Aeth::parse(&aeth.emit()), Aeth { msn: 0xff_ffff, ..aeth });
         let deth = Deth { qkey: 0, src_qpn: u32::MAX };
         assert_eq!(Deth::parse(&deth.emit()), Deth { src_qpn: 0xff_ffff, ..deth });
+        let xrc = XrcEth { srqn: u32::MAX };
+        assert_eq!(XrcEth::parse(&xrc.emit()), XrcEth { srqn: 0xff_ffff });
         assert_eq!(Syndrome::Ack { credits: 0xff }.to_u8(), 0x1f);
         assert_eq!(Syndrome::Rnr { timer: 0xff }.to_u8(), 0x3f);
     }
@@ -352,6 +376,7 @@ mod tests {
             Deth::parse(&[1, 2, 3, 4, 0xff, 0, 0, 1]),
             Deth { qkey: 0x0102_0304, src_qpn: 1 }
         );
+        assert_eq!(XrcEth::parse(&[0xff, 1, 2, 3]), XrcEth { srqn: 0x01_0203 });
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod packet;
 pub mod psn;
 
 pub use gid::{Gid, ParseGidError, Path};
-pub use headers::{Aeth, AtomicAck, AtomicEth, Bth, Deth, Ieth, NakCode, Reth, Syndrome};
+pub use headers::{Aeth, AtomicAck, AtomicEth, Bth, Deth, Ieth, NakCode, Reth, Syndrome, XrcEth};
 pub use mtu::{InvalidMtu, Mtu};
 pub use opcode::{Op, Opcode, Service};
 pub use packet::{Packet, ParseError, peek_dest_qpn};

@@ -21,10 +21,10 @@ impl Mtu {
     pub const ALL: [Self; 5] = [Self::M256, Self::M512, Self::M1024, Self::M2048, Self::M4096];
 
     /// Bytes of an interface MTU kept for all but the payload: what kernel rxe keeps, so that both
-    /// ends come to one path MTU on one link. The largest headers beside a payload, those of a
-    /// WRITE with immediate over IPv6, are four bytes more (40 IP, 8 UDP, 12 BTH, 16 RETH, 4
-    /// immediate, 4 ICRC): with fewer than four to spare IP would have to split such a packet, but
-    /// no interface MTU in use is that tight.
+    /// ends come to one path MTU on one link. The largest headers beside a payload, those of an XRC
+    /// WRITE with immediate over IPv6, are eight bytes more (40 IP, 8 UDP, 12 BTH, 4 XRCETH, 16
+    /// RETH, 4 immediate, 4 ICRC): with fewer than eight to spare IP would have to split such a
+    /// packet, but no interface MTU in use is that tight.
     pub const OVERHEAD: u32 = 80;
 
     /// Payload bytes.

@@ -15,7 +15,7 @@ pub enum Service {
     Rd = 0x40,
     /// Unreliable datagram.
     Ud = 0x60,
-    /// Extended reliable connection. No packet of it is understood here yet.
+    /// Extended reliable connection (IBA A14): the operations of a reliable connection.
     Xrc = 0xa0,
 }
 
@@ -230,10 +230,10 @@ impl Op {
     /// Whether the operation exists on a service that this crate has the headers of.
     const fn is_valid_for(self, service: Service) -> bool {
         match service {
-            Service::Rc => true,
+            Service::Rc | Service::Xrc => true,
             Service::Uc => (self.is_send() && !self.has_ieth()) || self.is_write(),
             Service::Ud => matches!(self, SendOnly | SendOnlyImm),
-            Service::Rd | Service::Xrc => false,
+            Service::Rd => false,
         }
     }
 }
@@ -300,6 +300,29 @@ opcodes! {
     UC_WRITE_ONLY_IMM = Uc WriteOnlyImm;
     UD_SEND_ONLY = Ud SendOnly;
     UD_SEND_ONLY_IMM = Ud SendOnlyImm;
+    XRC_SEND_FIRST = Xrc SendFirst;
+    XRC_SEND_MIDDLE = Xrc SendMiddle;
+    XRC_SEND_LAST = Xrc SendLast;
+    XRC_SEND_LAST_IMM = Xrc SendLastImm;
+    XRC_SEND_ONLY = Xrc SendOnly;
+    XRC_SEND_ONLY_IMM = Xrc SendOnlyImm;
+    XRC_WRITE_FIRST = Xrc WriteFirst;
+    XRC_WRITE_MIDDLE = Xrc WriteMiddle;
+    XRC_WRITE_LAST = Xrc WriteLast;
+    XRC_WRITE_LAST_IMM = Xrc WriteLastImm;
+    XRC_WRITE_ONLY = Xrc WriteOnly;
+    XRC_WRITE_ONLY_IMM = Xrc WriteOnlyImm;
+    XRC_READ_REQUEST = Xrc ReadRequest;
+    XRC_READ_RESP_FIRST = Xrc ReadRespFirst;
+    XRC_READ_RESP_MIDDLE = Xrc ReadRespMiddle;
+    XRC_READ_RESP_LAST = Xrc ReadRespLast;
+    XRC_READ_RESP_ONLY = Xrc ReadRespOnly;
+    XRC_ACK = Xrc Ack;
+    XRC_ATOMIC_ACK = Xrc AtomicAck;
+    XRC_COMPARE_SWAP = Xrc CompareSwap;
+    XRC_FETCH_ADD = Xrc FetchAdd;
+    XRC_SEND_LAST_INV = Xrc SendLastInv;
+    XRC_SEND_ONLY_INV = Xrc SendOnlyInv;
 }
 
 impl Opcode {
@@ -313,12 +336,13 @@ impl Opcode {
     }
 
     /// Service and operation; `None` if the service has no such operation (a READ on UC), or is
-    /// RD or XRC, whose extended headers this crate does not know.
+    /// RD, whose extended headers this crate does not know.
     pub const fn split(self) -> Option<(Service, Op)> {
         let service = match self.0 & 0xe0 {
             0x00 => Service::Rc,
             0x20 => Service::Uc,
             0x60 => Service::Ud,
+            0xa0 => Service::Xrc,
             _ => return None,
         };
         match Op::from_bits(self.0 & 0x1f) {
@@ -362,6 +386,8 @@ mod tests {
             (Opcode::UD_SEND_ONLY, 100),
             (Opcode::UD_SEND_ONLY_IMM, 101),
             (Opcode::CNP, 129),
+            (Opcode::XRC_SEND_FIRST, 160),
+            (Opcode::XRC_SEND_ONLY_INV, 183),
         ];
         for (opcode, number) in cases {
             assert_eq!(opcode.0, number, "{opcode:?}");
@@ -371,8 +397,8 @@ mod tests {
     #[test]
     fn each_service_has_its_operations_and_no_others() {
         let valid: Vec<u8> = (0..=255).filter(|&byte| Opcode(byte).split().is_some()).collect();
-        let expected: Vec<u8> =
-            (0..=0x14).chain([0x16, 0x17]).chain(0x20..=0x2b).chain([0x64, 0x65]).collect();
+        let expected = (0..=0x14).chain([0x16, 0x17]).chain(0x20..=0x2b).chain([0x64, 0x65]);
+        let expected: Vec<u8> = expected.chain(0xa0..=0xb4).chain([0xb6, 0xb7]).collect();
         assert_eq!(valid, expected);
         for byte in valid {
             let (service, op) = Opcode(byte).split().unwrap();

@@ -1,6 +1,6 @@
 //! A whole packet, from the BTH to the end of the payload.
 
-use crate::headers::{Aeth, AtomicAck, AtomicEth, Bth, Deth, Ieth, Reth};
+use crate::headers::{Aeth, AtomicAck, AtomicEth, Bth, Deth, Ieth, Reth, XrcEth};
 use crate::opcode::{Op, Opcode, Service};
 
 /// Bytes of the immediate data header.
@@ -25,6 +25,8 @@ pub struct Packet<'a> {
     pub atomic_ack: Option<u64>,
     /// Datagram header, with [`Service::Ud`].
     pub deth: Option<Deth>,
+    /// Shared receive queue, in the requests of [`Service::Xrc`].
+    pub xrceth: Option<XrcEth>,
     /// Immediate data as it is on the wire, with [`Op::has_imm`].
     pub imm: Option<[u8; 4]>,
     /// The rkey to invalidate, with [`Op::has_ieth`].
@@ -52,6 +54,9 @@ impl<'a> Packet<'a> {
         let mut packet = Self::without_headers(bth, service, op);
         if service == Service::Ud {
             packet.deth = Some(Deth::parse(take(&mut rest, bytes.len(), need)?));
+        }
+        if has_xrceth(service, op) {
+            packet.xrceth = Some(XrcEth::parse(take(&mut rest, bytes.len(), need)?));
         }
         if op.has_reth() {
             packet.reth = Some(Reth::parse(take(&mut rest, bytes.len(), need)?));
@@ -82,11 +87,14 @@ impl<'a> Packet<'a> {
         Ok(packet)
     }
 
-    /// Bytes of the BTH and the extended headers of such a packet, 12 to 40.
+    /// Bytes of the BTH and the extended headers of such a packet, 12 to 44.
     pub const fn header_len(service: Service, op: Op) -> usize {
         let mut len = Bth::LEN;
         if matches!(service, Service::Ud) {
             len += Deth::LEN;
+        }
+        if has_xrceth(service, op) {
+            len += XrcEth::LEN;
         }
         if op.has_reth() {
             len += Reth::LEN;
@@ -127,6 +135,9 @@ impl<'a> Packet<'a> {
         if service == Service::Ud {
             put(&mut rest, self.deth?.emit())?;
         }
+        if has_xrceth(service, op) {
+            put(&mut rest, self.xrceth?.emit())?;
+        }
         if op.has_reth() {
             put(&mut rest, self.reth?.emit())?;
         }
@@ -158,11 +169,16 @@ impl<'a> Packet<'a> {
             aeth: None,
             atomic_ack: None,
             deth: None,
+            xrceth: None,
             imm: None,
             ieth: None,
             payload: &[],
         }
     }
+}
+
+const fn has_xrceth(service: Service, op: Op) -> bool {
+    matches!(service, Service::Xrc) && op.is_request()
 }
 
 fn take<'a, const N: usize>(

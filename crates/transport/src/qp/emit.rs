@@ -17,6 +17,7 @@ pub(super) fn header(service: Service, op: Op, bth: Bth) -> Packet<'static> {
         atomic_ack: None,
         deth: None,
         imm: None,
+        xrceth: None,
         ieth: None,
         payload: &[],
     }

@@ -64,6 +64,7 @@ impl Bench {
             atomic_ack: (op == Op::AtomicAck).then_some(7),
             deth: None,
             imm: None,
+            xrceth: None,
             ieth: None,
             payload,
         };

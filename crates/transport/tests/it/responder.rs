@@ -68,6 +68,7 @@ impl Bench {
             atomic_ack: None,
             deth: None,
             imm: op.has_imm().then_some(*b"imm!"),
+            xrceth: None,
             ieth: None,
             payload: &[],
         }

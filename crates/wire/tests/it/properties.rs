@@ -2,8 +2,8 @@
 
 use ironverbs_wire::icrc::{self, Prefix, Verdict};
 use ironverbs_wire::{
-    Aeth, AtomicEth, Bth, Deth, Gid, Op, Opcode, Packet, ParseError, Path, Reth, Service, grh,
-    peek_dest_qpn, psn,
+    Aeth, AtomicEth, Bth, Deth, Gid, Op, Opcode, Packet, ParseError, Path, Reth, Service, XrcEth,
+    grh, peek_dest_qpn, psn,
 };
 use proptest::prelude::*;
 
@@ -36,7 +36,7 @@ prop_compose! {
         (va, rkey, len) in any::<(u64, u32, u32)>(),
         (swap_add, compare, original) in any::<(u64, u64, u64)>(),
         (syndrome, qkey, imm, ieth) in any::<(u8, u32, [u8; 4], u32)>(),
-        (msn, src_qpn) in (U24, U24),
+        (msn, src_qpn, srqn) in (U24, U24, U24),
     ) -> Packet<'static> {
         Packet {
             bth,
@@ -47,6 +47,7 @@ prop_compose! {
             aeth: op.has_aeth().then_some(Aeth { syndrome, msn }),
             atomic_ack: (op == Op::AtomicAck).then_some(original),
             deth: (service == Service::Ud).then_some(Deth { qkey, src_qpn }),
+            xrceth: (service == Service::Xrc && op.is_request()).then_some(XrcEth { srqn }),
             imm: op.has_imm().then_some(imm),
             ieth: op.has_ieth().then_some(ieth),
             payload,
@@ -152,7 +153,7 @@ proptest! {
         prop_assert_eq!(packet.emit_header(&mut vec![0; need]), need);
         let bare = Packet {
             reth: None, atomic: None, aeth: None, atomic_ack: None, deth: None, imm: None,
-            ieth: None, ..packet
+            xrceth: None, ieth: None, ..packet
         };
         let len = bare.emit_header(&mut [0; 64]);
         prop_assert_eq!(len, if need == Bth::LEN { need } else { 0 });
@@ -168,6 +169,9 @@ proptest! {
             bytes[8] &= 0x80;
             if packet.service == Service::Ud {
                 bytes[16] = 0;
+            }
+            if packet.xrceth.is_some() {
+                bytes[12] = 0;
             }
             let pad = bytes.len() - usize::from(packet.bth.pad);
             bytes[pad..].fill(0);
