@@ -323,7 +323,7 @@ impl DeviceReport {
                 "max_msg_sz": port.max_msg_sz,
                 "gids": self.gids.iter().map(|(index, address, interface, kind)| json!({
                     "index": index,
-                    "gid": crate::verbs::Gid::from_ip(*address).to_string(),
+                    "gid": ironverbs::Gid::from_ip(*address).to_string(),
                     "address": address.to_string(),
                     "interface": interface,
                     "kind": kind,

@@ -1,5 +1,7 @@
 //! The ironverbs command: programs on the stack, what there is, and measurements.
 
+#![forbid(unsafe_code)]
+
 #[macro_use]
 mod output;
 

@@ -3,6 +3,7 @@
 pub(crate) mod client;
 pub(crate) mod lane;
 mod pattern;
+pub(crate) mod place;
 mod progress;
 pub(crate) mod protocol;
 pub(crate) mod report;
@@ -17,7 +18,9 @@ use protocol::{Mode, Operation, Test, Transport};
 use report::{Bandwidth, Latency, Report, Row};
 use server::{PlaceArgs, ServerArgs};
 
-use crate::verbs::{Config, Host, Mtu};
+use ironverbs::Mtu;
+
+use crate::verbs::{Config, Host};
 
 /// Measures bandwidth and latency between two processes.
 ///
@@ -201,7 +204,7 @@ fn measure(
         program: "ironverbs",
         version: env!("CARGO_PKG_VERSION"),
         server: session.place.peer.clone(),
-        device: session.place.context.device().name().to_owned(),
+        device: session.place.context.device().to_string(),
         gid: session.place.gid.to_string(),
         gid_index: session.place.gid_index,
         transport: args.transport,

@@ -116,7 +116,7 @@ fn ping(host: &Host, name: &str, args: &PingArgs) -> Result<(), String> {
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
             .map_err(|e| e.to_string())?;
     }
-    let (device, gid) = (session.place.context.device().name().to_owned(), session.place.gid);
+    let (device, gid) = (session.place.context.device(), session.place.gid);
     let peer = session.place.peer.clone();
     say!(
         "PING {name} ({peer}) from {} on {device}: {} bytes over {}",

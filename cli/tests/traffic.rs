@@ -336,7 +336,8 @@ fn clients_that_are_none() {
     let start = |test: &str, endpoint: &str| {
         format!("{hello}\n{{\"type\":\"start\",\"test\":{test},\"endpoint\":{endpoint}}}\n")
     };
-    let endpoint = r#"{"qpn":17,"psn":1,"qkey":1,"gid":"::ffff:127.0.0.1","addr":0,"rkey":0}"#;
+    let endpoint =
+        r#"{"qpn":17,"psn":1,"qkey":1,"gid":"::ffff:127.0.0.1","addr":0,"rkey":0,"len":4096}"#;
     let test = |transport: &str, operation: &str, size: u64, window: u64, mtu: u64| {
         format!(
             r#"{{"transport":"{transport}","operation":"{operation}","mode":"bandwidth","size":{size},"window":{window},"verify":true,"seed":1,"mtu":{mtu}}}"#

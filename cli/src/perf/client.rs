@@ -4,13 +4,14 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use ironverbs::Mtu;
+use ironverbs::raw::Host;
 
-use super::lane::{Completions, Lane, Place, is_receive};
-use super::pattern;
+use super::lane::Lane;
+use super::place::Place;
 use super::progress::Progress;
 use super::protocol::*;
 use super::server::PlaceArgs;
-use crate::verbs::{Host, Mtu};
 
 /// For the server's answers; it may have memory to set up.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -76,20 +77,17 @@ impl Session {
     /// Begins a test: both QPs are connected when it returns.
     pub(crate) fn begin(&mut self, test: Test) -> Result<Run<'_>, String> {
         let say = |e: TalkError| e.to_string();
-        let mut lane = Lane::new(self.place.clone(), test).map_err(|e| e.to_string())?;
-        if test.mode == Mode::Latency && test.operation == Operation::Send {
-            for slot in 0..u64::from(lane.receives()) {
-                lane.post_recv(slot).map_err(|e| e.to_string())?;
-            }
-        }
-        self.talk.send(&Message::Start { test, endpoint: lane.endpoint() }).map_err(say)?;
+        let text = |e: ironverbs::Error| e.to_string();
+        let mut lane = Lane::new(self.place.clone(), test).map_err(text)?;
+        lane.take_slots().map_err(text)?;
+        let endpoint = lane.endpoint().map_err(text)?;
+        self.talk.send(&Message::Start { test, endpoint }).map_err(say)?;
         let peer = match self.talk.receive(ANSWER).map_err(say)? {
             Message::Ready { endpoint } => endpoint,
             other => return Err(say(unexpected(&other))),
         };
         lane.connect(&peer)?;
-        let completions = Completions::new();
-        Ok(Run { talk: &mut self.talk, lane, peer, completions, last_look: Instant::now() })
+        Ok(Run { talk: &mut self.talk, lane, last_look: Instant::now() })
     }
 }
 
@@ -120,8 +118,6 @@ fn dial(name: &str, port: u16) -> Result<TcpStream, String> {
 pub(crate) struct Run<'a> {
     talk: &'a mut Talk,
     lane: Lane,
-    peer: Endpoint,
-    completions: Completions,
     last_look: Instant,
 }
 
@@ -201,39 +197,23 @@ impl Run<'_> {
                     free = free.min(n - posted);
                 }
                 if free > 0 {
-                    self.prepare(posted, free);
-                    self.lane.post(&self.peer, posted, free).map_err(|e| e.to_string())?;
+                    self.lane.post(posted, free)?;
                     posted += free;
                 }
             }
-            let arrived = self.lane.poll(&mut self.completions)?;
-            if arrived.is_empty() {
+            self.lane.drive()?;
+            let before = done;
+            while let Some((_, result)) = self.lane.next_sent()? {
+                checked += result;
+                done += 1;
+            }
+            if done == before {
                 self.look(last)?;
                 continue;
             }
-            for wc in arrived {
-                checked += self.lane.check_result(wc.wr_id);
-            }
-            done += arrived.len() as u64;
             last = Instant::now();
             elapsed = last.saturating_duration_since(start).saturating_sub(paused);
             progress.show(&test, done, length, elapsed);
-        }
-    }
-
-    /// Makes ready what messages `first` and on send, or where they bring data.
-    fn prepare(&self, first: u64, count: u64) {
-        let test = self.lane.test;
-        if !test.verify {
-            return;
-        }
-        for message in first..first + count {
-            match test.operation {
-                Operation::Send | Operation::Write => {
-                    pattern::fill(self.lane.slot(message), test.seed, message);
-                }
-                _ => pattern::clear(self.lane.slot(message)),
-            }
         }
     }
 
@@ -300,35 +280,33 @@ impl Run<'_> {
     /// on UC and UD it may be lost.
     pub(crate) fn once(&mut self, number: u64, patience: Duration) -> Result<Option<Once>, String> {
         let test = self.lane.test;
-        self.prepare(number, 1);
         let start = Instant::now();
-        self.lane.post(&self.peer, number, 1).map_err(|e| e.to_string())?;
+        self.lane.post(number, 1)?;
         let (mut completed, mut answer) = (false, None);
         loop {
-            for wc in self.lane.poll(&mut self.completions)? {
-                let time = start.elapsed();
-                if is_receive(wc) {
-                    // An echo that was given up may still come.
-                    if self.lane.number(wc, number) == number {
-                        let right = !test.verify || self.lane.arrived_right(wc, number);
-                        answer = Some(Once { time, right });
-                    }
-                    self.lane.post_recv(wc.wr_id).map_err(|e| e.to_string())?;
-                } else if wc.wr_id == number {
-                    completed = true;
-                    if test.operation != Operation::Send {
-                        let right = self.lane.check_result(number).wrong == 0;
-                        answer = Some(Once { time, right });
-                    }
+            if !self.lane.drive()? {
+                // Nothing new to take.
+                if start.elapsed() > patience && test.transport != Transport::Rc {
+                    return Ok(None);
                 }
+                self.look(start)?;
+            }
+            while let Some((message, checked)) = self.lane.next_sent()? {
+                completed |= message == number;
+                if message == number && test.operation != Operation::Send {
+                    answer = Some(Once { time: start.elapsed(), right: checked.wrong == 0 });
+                }
+            }
+            while let Some(arrival) = self.lane.next_received(number)? {
+                // An echo that was given up may still come.
+                if arrival.number == number {
+                    answer = Some(Once { time: start.elapsed(), right: arrival.right });
+                }
+                self.lane.again(arrival)?;
             }
             if completed && answer.is_some() {
                 return Ok(answer);
             }
-            if start.elapsed() > patience && test.transport != Transport::Rc {
-                return Ok(None);
-            }
-            self.look(start)?;
         }
     }
 

@@ -1,440 +1,433 @@
 //! One queue pair with its memory, made for one test and taken down after it.
 
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io;
-use std::net::{IpAddr, TcpStream};
-use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ironverbs_sys::event::{Epoll, Event, Interest};
+use ironverbs::{
+    Access, Ah, Before, CompletionError, ConnectOptions, Cq, Destination, Done, Endpoint, Error,
+    Gid, Message, Mtu, Op, Output, Pd, Qp, Rc, Received, Region, RemoteRegion, Slice, Uc, Ud,
+    Unconnected,
+};
 
 use super::pattern;
-use super::protocol::{Checked, Endpoint, Operation, Test, Transport};
+use super::place::Place;
+use super::protocol::{Checked, Operation, Peer, Test, Transport};
 use crate::explain;
-use crate::verbs::*;
 
-/// The port and address that a session uses.
-#[derive(Clone)]
-pub(crate) struct Place {
-    pub(crate) context: Arc<Context>,
-    pub(crate) gid: Gid,
-    pub(crate) gid_index: u8,
-    pub(crate) mtu: Mtu,
-    /// How to reach the other side, for messages.
-    pub(crate) peer: String,
-}
-
-impl Place {
-    /// Finds the device and GID that belong to `local`, the address of our end of the TCP
-    /// connection, unless the caller names them.
-    pub(crate) fn find(
-        host: &Host,
-        local: IpAddr,
-        peer: IpAddr,
-        device: Option<&str>,
-        gid_index: Option<u32>,
-    ) -> Result<Place, String> {
-        let devices = host.devices().map_err(|e| e.to_string())?;
-        let names = devices.iter().map(|d| d.name()).collect::<Vec<_>>().join(", ");
-        if devices.is_empty() {
-            return Err("there is no device: no network interface is up and has an address \
-                        (or IRONVERBS_INTERFACES names none)"
-                .to_owned());
-        }
-        let local = local.to_canonical();
-        let wanted = Gid::from_ip(local);
-        let mut chosen = None;
-        for candidate in devices {
-            if device.is_some_and(|name| name != candidate.name()) {
-                continue;
-            }
-            let context = candidate.open().map_err(|e| format!("{}: {e}", candidate.name()))?;
-            let table = context.gid_table(1);
-            let entry = match gid_index {
-                Some(index) => table.iter().find(|e| e.index == index),
-                None => table.iter().find(|e| e.gid == wanted).or_else(|| {
-                    // Loopback addresses are in no table: any GID of this host will do.
-                    let any = local.is_loopback() || device.is_some();
-                    let family = |e: &&GidEntry| e.gid.is_ipv4() == local.is_ipv4();
-                    table.iter().filter(|_| any).find(family).or(table.iter().find(|_| any))
-                }),
-            };
-            if let Some(entry) = entry {
-                chosen = Some((context, *entry));
-                break;
-            }
-            if let (Some(name), Some(index)) = (device, gid_index) {
-                return Err(format!("{name} has no GID {index} (see ironverbs info)"));
-            }
-            if let Some(name) = device {
-                return Err(format!("{name} has no GID: its interface has no address"));
-            }
-        }
-        let Some((context, entry)) = chosen else {
-            return Err(match (device, gid_index) {
-                (Some(name), _) => format!("there is no device {name}; there are: {names}"),
-                (None, Some(index)) => format!("no device has a GID {index}; devices: {names}"),
-                (None, None) => format!(
-                    "no device has the address {local}; devices: {names} (choose with --device and --gid-index)"
-                ),
-            });
-        };
-        let port = context.port(1).map_err(|e| e.to_string())?;
-        if port.state != PortState::Active {
-            let name = context.device().name();
-            let why = context.wire_problem().unwrap_or_else(|| "its interface is down".to_owned());
-            return Err(format!("port 1 of {name} is down: {why}"));
-        }
-        let gid_index =
-            u8::try_from(entry.index).map_err(|_| "the GID index is above 255".to_owned())?;
-        let peer = peer.to_canonical().to_string();
-        Ok(Place { context, gid: entry.gid, gid_index, mtu: port.active_mtu, peer })
-    }
-
-    /// The GID of the same device that can talk to `peer`.
-    pub(crate) fn facing(mut self, peer: &Gid) -> Result<Place, String> {
-        if self.gid.is_ipv4() == peer.is_ipv4() {
-            return Ok(self);
-        }
-        let table = self.context.gid_table(1);
-        let entry = table.iter().find(|e| e.gid.is_ipv4() == peer.is_ipv4()).ok_or_else(|| {
-            let family = if peer.is_ipv4() { "IPv4" } else { "IPv6" };
-            let name = self.context.device().name();
-            format!("the peer uses {family} ({}), and {name} has no such address", peer.to_ip())
-        })?;
-        self.gid = entry.gid;
-        self.gid_index = u8::try_from(entry.index).map_err(|e| e.to_string())?;
-        Ok(self)
-    }
-
-    fn udp_port(&self) -> u16 {
-        self.context.host().config().udp_port.value
-    }
-}
-
-/// Room in front of a datagram's payload for its GRH; whole cache lines keep the payload aligned.
-const GRH_ROOM: u64 = 64;
-const GRH: u64 = 40;
+/// Room in front of a datagram's payload for its header; whole cache lines keep the payload
+/// aligned.
+const HEADER_ROOM: usize = 64;
 
 /// Memory is bounded by this many bytes a side, but for a single message that is larger.
-const MAX_MEMORY: u64 = 256 << 20;
+const MAX_MEMORY: usize = 256 << 20;
+
+/// Receives posted for each request in the window, so that a sender rarely finds none.
+const SPARE: u32 = 2;
 
 /// Requests outstanding for messages of `size` bytes when the caller wants `depth`.
 pub(crate) fn window(depth: u32, size: u32) -> u32 {
-    let slots = MAX_MEMORY / stride(size).max(1) / 2;
+    let slots = MAX_MEMORY / stride(size) / 2;
     depth.min(u32::try_from(slots).unwrap_or(u32::MAX)).max(1)
 }
 
-fn stride(size: u32) -> u64 {
-    GRH_ROOM + u64::from(size).next_multiple_of(64)
+fn stride(size: u32) -> usize {
+    HEADER_ROOM + (size as usize).next_multiple_of(64)
 }
 
-/// A QP, its CQ and memory: `window` slots to send from, then as many to receive into.
+/// Where message number `message` stands among the slots of the side that posts it, and in the
+/// memory that it is written to or read from.
+fn offset(test: &Test, message: u64) -> usize {
+    (message % u64::from(test.window)) as usize * stride(test.size) + HEADER_ROOM
+}
+
+/// A queue pair that posts, its completion queue and memory, with what is in flight.
 pub(crate) struct Lane {
     pub(crate) test: Test,
     place: Place,
-    qp: Arc<Qp>,
-    cq: Arc<Cq>,
-    channel: Arc<Channel>,
-    region: Region,
-    psn: u32,
+    pd: Pd,
+    cq: Cq,
+    link: Link,
     qkey: u32,
-    dest: Option<UdDest>,
+    region: Region,
+    /// What messages are sent from, read into, or bring their old value to; None while in flight.
+    slots: Vec<Option<Slice>>,
+    /// In the order in which they were posted, in which they complete.
+    sends: VecDeque<(u64, Sent)>,
+    receives: VecDeque<Op<Slice, Message>>,
+    /// The receive that ended a sleep.
+    woken_by: Option<Output<Slice, Message>>,
+    /// A message as it should be, or was.
+    scratch: Vec<u8>,
+    target: Option<RemoteRegion>,
 }
 
-/// Token of the channel's descriptor.
-const CHANNEL: u64 = 0;
+enum Link {
+    RcAlone(Unconnected<Rc>),
+    UcAlone(Unconnected<Uc>),
+    UdAlone(Qp<Ud>),
+    Rc(Qp<Rc>),
+    Uc(Qp<Uc>),
+    Ud(Qp<Ud>, Destination),
+    /// Connecting failed.
+    Nothing,
+}
 
-/// Receives beyond those in the window, so that a sender rarely finds none.
-const SPARE: u32 = 2;
+enum Sent {
+    Done(Op<Slice, Done>),
+    Before(Op<Slice, Before>),
+}
 
-fn receives(test: &Test) -> u32 {
-    if test.operation == Operation::Send { test.window * SPARE } else { 0 }
+/// A message that arrived.
+pub(crate) struct Arrival {
+    /// Its number.
+    pub(crate) number: u64,
+    /// Whether it is what was sent, where that is checked.
+    pub(crate) right: bool,
+    slice: Slice,
 }
 
 impl Lane {
     pub(crate) fn new(place: Place, test: Test) -> Result<Lane, Error> {
-        let pd = place.context.alloc_pd()?;
-        let receives = receives(&test);
-        let channel = place.context.create_channel()?;
-        let cq = place.context.create_cq(test.window + receives, Some(&channel), 0)?;
-        let cap = QpCap {
-            max_send_wr: test.window,
-            max_recv_wr: receives,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
-        let qp_type = match test.transport {
-            Transport::Rc => QpType::Rc,
-            Transport::Uc => QpType::Uc,
-            Transport::Ud => QpType::Ud,
-        };
-        let (send_cq, recv_cq) = (cq.clone(), cq.clone());
-        let qp =
-            pd.create_qp(&QpInit { qp_type, send_cq, recv_cq, srq: None, cap, sq_sig_all: true })?;
-        let slots = u64::from(test.window) + u64::from(receives);
+        let receives = if test.operation == Operation::Send { test.window * SPARE } else { 0 };
+        let pd = Pd::new(&place.context)?;
+        let cq = Cq::new(&place.context, test.window + receives)?;
         let access = Access::LOCAL_WRITE
             | Access::REMOTE_WRITE
             | Access::REMOTE_READ
             | Access::REMOTE_ATOMIC;
-        let bytes = usize::try_from(stride(test.size) * slots).unwrap_or(usize::MAX);
-        let region = Region::new(&pd, bytes, access)?;
-        let random = RandomState::new().build_hasher().finish();
-        let (psn, qkey) = (random as u32 & 0xff_ffff, (random >> 32) as u32 & 0x7fff_ffff);
-        let lane = Lane { test, place, qp, cq, channel, region, psn, qkey, dest: None };
-        lane.initialise()?;
+        let slots = (test.window + receives) as usize;
+        let region = pd.region(stride(test.size) * slots, access)?;
+        let qkey = RandomState::new().build_hasher().finish() as u32 & 0x7fff_ffff;
+        let (depth, gid) = ((test.window, receives), place.gid_index);
+        let link = match test.transport {
+            Transport::Rc => {
+                let builder = Qp::<Rc>::builder(&pd, &cq).depth(depth.0, depth.1);
+                Link::RcAlone(builder.gid_index(gid).build()?)
+            }
+            Transport::Uc => {
+                let builder = Qp::<Uc>::builder(&pd, &cq).access(Access::REMOTE_WRITE);
+                Link::UcAlone(builder.depth(depth.0, depth.1).gid_index(gid).build()?)
+            }
+            Transport::Ud => {
+                let builder = Qp::<Ud>::builder(&pd, &cq).depth(depth.0, depth.1);
+                Link::UdAlone(builder.gid_index(gid).qkey(qkey).build()?)
+            }
+        };
+        let mut lane = Lane {
+            test,
+            place,
+            pd,
+            cq,
+            link,
+            qkey,
+            region,
+            slots: Vec::new(),
+            sends: VecDeque::with_capacity(test.window as usize),
+            receives: VecDeque::with_capacity(receives as usize),
+            woken_by: None,
+            scratch: vec![0; test.size as usize],
+            target: None,
+        };
+        for slot in 0..receives as usize {
+            let start = (test.window as usize + slot) * stride(test.size);
+            let (start, end) = match test.transport {
+                // The header ends where the payload's cache line begins.
+                Transport::Ud => (start + HEADER_ROOM - ironverbs::GRH_LEN, start + HEADER_ROOM),
+                _ => (start + HEADER_ROOM, start + HEADER_ROOM),
+            };
+            let slice = lane.region.slice(start..end + test.size as usize)?;
+            lane.post_recv(slice)?;
+        }
         Ok(lane)
     }
 
-    fn initialise(&self) -> Result<(), Error> {
-        let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-        let (access, identity) = match self.test.transport {
-            Transport::Rc => (access, AttrMask::ACCESS_FLAGS),
-            Transport::Uc => (Access::REMOTE_WRITE, AttrMask::ACCESS_FLAGS),
-            Transport::Ud => (Access::empty(), AttrMask::QKEY),
-        };
-        let attr = QpAttr {
-            state: QpState::Init,
-            port_num: 1,
-            qkey: self.qkey,
-            access,
-            ..QpAttr::default()
-        };
-        self.qp.modify(&attr, AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | identity)
-    }
-
     /// What the other side must know.
-    pub(crate) fn endpoint(&self) -> Endpoint {
-        Endpoint {
-            qpn: self.qp.qpn(),
-            psn: self.psn,
-            qkey: self.qkey,
-            gid: self.place.gid.to_string(),
-            addr: self.region.addr(),
-            rkey: self.region.rkey(),
-        }
+    pub(crate) fn endpoint(&self) -> Result<Peer, Error> {
+        let endpoint = match &self.link {
+            Link::RcAlone(qp) => qp.endpoint()?,
+            Link::UcAlone(qp) => qp.endpoint()?,
+            Link::Rc(qp) => qp.endpoint()?,
+            Link::Uc(qp) => qp.endpoint()?,
+            Link::UdAlone(qp) | Link::Ud(qp, _) => qp.endpoint()?,
+            Link::Nothing => Endpoint { gid: self.place.gid, qpn: 0, psn: 0 },
+        };
+        let RemoteRegion { addr, rkey, len } = self.region.remote();
+        let gid = endpoint.gid.to_string();
+        Ok(Peer { qpn: endpoint.qpn, psn: endpoint.psn, qkey: self.qkey, gid, addr, rkey, len })
     }
 
     /// Connects to the other side's QP, ready to receive and to send.
-    pub(crate) fn connect(&mut self, peer: &Endpoint) -> Result<(), String> {
-        let dgid: Gid = peer.gid.parse().map_err(|e| format!("the peer's GID: {e}"))?;
+    pub(crate) fn connect(&mut self, peer: &Peer) -> Result<(), String> {
+        let gid: Gid = peer.gid.parse().map_err(|e| format!("the peer's GID: {e}"))?;
         if peer.qpn == 0 || peer.qpn > 0xff_ffff || peer.psn > 0xff_ffff {
-            return Err(format!(
-                "the peer's QPN {:#x} or PSN {} has more than 24 bits",
-                peer.qpn, peer.psn
-            ));
+            let (qpn, psn) = (peer.qpn, peer.psn);
+            return Err(format!("the peer's QPN {qpn:#x} or PSN {psn} is not one of 24 bits"));
         }
-        let mtu = Mtu::try_from(self.test.mtu).map_err(|e| e.to_string())?;
-        let ah = AhAttr {
-            dgid,
-            sgid_index: self.place.gid_index,
-            hop_limit: 64,
-            is_global: true,
-            port_num: 1,
-            ..AhAttr::default()
-        };
-        self.move_up(peer, ah, mtu).map_err(|e| e.to_string())
+        self.target = Some(RemoteRegion { addr: peer.addr, rkey: peer.rkey, len: peer.len });
+        self.establish(gid, peer).map_err(|e| e.to_string())
     }
 
-    fn move_up(&mut self, peer: &Endpoint, ah: AhAttr, path_mtu: Mtu) -> Result<(), Error> {
-        let attr = QpAttr {
-            path_mtu,
-            ah,
-            dest_qpn: peer.qpn,
-            rq_psn: peer.psn,
-            sq_psn: self.psn,
-            max_rd_atomic: 16,
-            max_dest_rd_atomic: 16,
-            // 0.64 ms.
-            min_rnr_timer: 12,
-            // 67 ms; with 7 retries a dead peer is noticed within seconds.
-            timeout: 14,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            ..QpAttr::default()
+    fn establish(&mut self, gid: Gid, peer: &Peer) -> Result<(), Error> {
+        let mtu = Mtu::try_from(self.test.mtu).ok();
+        let options = ConnectOptions { mtu, ..ConnectOptions::default() };
+        let endpoint = Endpoint { gid, qpn: peer.qpn, psn: peer.psn };
+        self.link = match std::mem::replace(&mut self.link, Link::Nothing) {
+            Link::RcAlone(qp) => Link::Rc(qp.connect(&endpoint, &options)?),
+            Link::UcAlone(qp) => Link::Uc(qp.connect(&endpoint, &options)?),
+            Link::UdAlone(qp) => {
+                let ah = Ah::new(&self.pd, gid, self.place.gid_index)?;
+                Link::Ud(qp, Destination { ah, qpn: peer.qpn, qkey: peer.qkey })
+            }
+            connected => connected,
         };
-        let connected = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-        let (to_rtr, to_rts) = match self.test.transport {
-            Transport::Ud => (AttrMask::empty(), AttrMask::SQ_PSN),
-            Transport::Uc => (connected, AttrMask::SQ_PSN),
-            Transport::Rc => (
-                connected | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
-                AttrMask::SQ_PSN
-                    | AttrMask::TIMEOUT
-                    | AttrMask::RETRY_CNT
-                    | AttrMask::RNR_RETRY
-                    | AttrMask::MAX_QP_RD_ATOMIC,
-            ),
-        };
-        self.qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, to_rtr | AttrMask::STATE)?;
-        self.qp.modify(&QpAttr { state: QpState::Rts, ..attr }, to_rts | AttrMask::STATE)?;
-        if self.test.transport == Transport::Ud {
-            let path = self.qp.pd().create_ah(&ah)?.path();
-            self.dest = Some(UdDest { path, qpn: peer.qpn, qkey: peer.qkey });
+        Ok(())
+    }
+
+    /// Makes ready to post: takes the memory that messages are sent from.
+    pub(crate) fn take_slots(&mut self) -> Result<(), Error> {
+        for message in 0..u64::from(self.test.window) {
+            let start = offset(&self.test, message);
+            let len = if self.test.operation.is_atomic() { 8 } else { self.test.size as usize };
+            self.slots.push(Some(self.region.slice(start..start + len)?));
         }
         Ok(())
     }
 
-    /// Receives posted at once at most.
-    pub(crate) fn receives(&self) -> u32 {
-        receives(&self.test)
-    }
-
-    fn send_offset(&self, message: u64) -> u64 {
-        message % u64::from(self.test.window) * stride(self.test.size) + GRH_ROOM
-    }
-
-    fn receive_offset(&self, slot: u64) -> u64 {
-        (u64::from(self.test.window) + slot % u64::from(self.receives().max(1)))
-            * stride(self.test.size)
-            + GRH_ROOM
-    }
-
-    fn words(&self, offset: u64) -> &[AtomicU64] {
-        let start = (offset / 8) as usize;
-        let end = start + (self.test.size as usize).div_ceil(8);
-        self.region.words().get(start..end).unwrap_or_default()
-    }
-
-    /// The slot that message number `message` is sent from, read into or written to by the peer.
-    pub(crate) fn slot(&self, message: u64) -> &[AtomicU64] {
-        self.words(self.send_offset(message))
-    }
-
-    /// The slot of a receive.
-    pub(crate) fn received(&self, slot: u64) -> &[AtomicU64] {
-        self.words(self.receive_offset(slot))
-    }
-
-    /// Posts the receive `slot`.
-    pub(crate) fn post_recv(&self, slot: u64) -> Result<(), PostError> {
-        let offset = self.receive_offset(slot);
-        let sge = match self.test.transport {
-            Transport::Ud => self.region.sge(offset - GRH, self.test.size + GRH as u32),
-            _ => self.region.sge(offset, self.test.size),
+    fn post_recv(&mut self, slice: Slice) -> Result<(), Error> {
+        let op = match &self.link {
+            Link::RcAlone(qp) => qp.recv(slice)?,
+            Link::UcAlone(qp) => qp.recv(slice)?,
+            Link::Rc(qp) => qp.recv(slice)?,
+            Link::Uc(qp) => qp.recv(slice)?,
+            Link::UdAlone(qp) | Link::Ud(qp, _) => qp.recv(slice)?,
+            Link::Nothing => return Ok(()),
         };
-        let sges = [sge];
-        let empty = self.test.size == 0 && self.test.transport != Transport::Ud;
-        self.qp.post_recv(slot, if empty { &[] } else { &sges })
+        self.receives.push_back(op);
+        Ok(())
     }
 
-    /// Posts messages `first` to `first + count - 1` together. For atomics, message `n` adds one or
-    /// swaps `n` for `n + 1`.
-    pub(crate) fn post(&self, peer: &Endpoint, first: u64, count: u64) -> Result<(), PostError> {
-        let mut batch = self.qp.post_batch();
+    /// Posts messages `first` to `first + count - 1` together. Atomic number `n` adds one to `n`, or
+    /// swaps it for `n + 1`.
+    pub(crate) fn post(&mut self, first: u64, count: u64) -> Result<(), String> {
         for message in first..first + count {
-            let (offset, len) = (self.send_offset(message), self.test.size);
-            let sges = [self.region.sge(offset, len)];
-            let data = Payload::Sges(if len == 0 { &[] } else { &sges });
-            batch.push(&self.request(peer, message), data)?;
+            self.prepare(message);
         }
-        Ok(())
+        self.post_prepared(first, count).map_err(|e| e.to_string())
     }
 
-    fn request(&self, peer: &Endpoint, message: u64) -> SendWr {
-        let test = &self.test;
-        // Where messages can be lost, the number of one that arrives must be known.
-        let numbered = test.transport != Transport::Rc;
-        let (opcode, remote) = match test.operation {
-            Operation::Send if numbered => (WrOpcode::SendWithImm, 0),
-            Operation::Send => (WrOpcode::Send, 0),
-            Operation::Write => (WrOpcode::Write, self.send_offset(message)),
-            Operation::Read => (WrOpcode::Read, self.send_offset(message)),
-            Operation::FetchAdd => (WrOpcode::FetchAdd, 0),
-            Operation::CompareSwap => (WrOpcode::CompareSwap, 0),
-        };
-        SendWr {
-            wr_id: message,
-            opcode,
-            flags: SendFlags::SIGNALED,
-            imm: (message as u32).to_be_bytes(),
-            invalidate_rkey: 0,
-            remote_addr: peer.addr.wrapping_add(remote),
-            rkey: peer.rkey,
-            compare_add: if test.operation == Operation::FetchAdd { 1 } else { message },
-            swap: message + 1,
-            ud: self.dest,
+    fn post_prepared(&mut self, first: u64, count: u64) -> Result<(), Error> {
+        let Lane { link, slots, sends, test, target, .. } = self;
+        let Some(target) = *target else { return Ok(()) };
+        let window = u64::from(test.window);
+        let messages = first..first + count;
+        // A slot is free again before its number comes round.
+        let mut taken = messages.filter_map(|message| {
+            let slot = slots.get_mut((message % window) as usize)?;
+            Some((message, slot.take()?))
+        });
+        let part = |message| target.part(offset(test, message) as u64, test.size.into());
+        match link {
+            Link::Rc(qp) => {
+                let mut batch = qp.batch();
+                for (message, slice) in &mut taken {
+                    let sent = match test.operation {
+                        Operation::Send => Sent::Done(qp.send(slice).add_to(&mut batch)?),
+                        Operation::Write => {
+                            Sent::Done(qp.write(slice, &part(message)?).add_to(&mut batch)?)
+                        }
+                        Operation::Read => {
+                            Sent::Done(qp.read(slice, &part(message)?).add_to(&mut batch)?)
+                        }
+                        Operation::FetchAdd => {
+                            Sent::Before(qp.fetch_add(slice, &target, 1).add_to(&mut batch)?)
+                        }
+                        Operation::CompareSwap => {
+                            let swap = qp.compare_swap(slice, &target, message, message + 1);
+                            Sent::Before(swap.add_to(&mut batch)?)
+                        }
+                    };
+                    sends.push_back((message, sent));
+                }
+                submitted(batch.submit())
+            }
+            Link::Uc(qp) => {
+                let mut batch = qp.batch();
+                for (message, slice) in &mut taken {
+                    let request = match test.operation {
+                        Operation::Write => qp.write(slice, &part(message)?),
+                        _ => qp.send_with_imm(slice, number_bytes(message)),
+                    };
+                    sends.push_back((message, Sent::Done(request.add_to(&mut batch)?)));
+                }
+                submitted(batch.submit())
+            }
+            Link::Ud(qp, to) => {
+                let mut batch = qp.batch();
+                for (message, slice) in &mut taken {
+                    let request = qp.send_with_imm(slice, to, number_bytes(message));
+                    sends.push_back((message, Sent::Done(request.add_to(&mut batch)?)));
+                }
+                submitted(batch.submit())
+            }
+            Link::RcAlone(_) | Link::UcAlone(_) | Link::UdAlone(_) | Link::Nothing => Ok(()),
         }
     }
 
-    /// Whether what message `message` brought is right, if that is checked and can be here.
-    pub(crate) fn check_result(&self, message: u64) -> Checked {
-        let test = &self.test;
-        let words = self.slot(message);
+    /// Makes ready what a message sends, or where it brings data.
+    fn prepare(&mut self, message: u64) {
+        let (test, scratch) = (&self.test, &mut self.scratch);
+        if !test.verify || test.operation.is_atomic() {
+            return;
+        }
         match test.operation {
-            _ if !test.verify => Checked::default(),
-            Operation::Send | Operation::Write => Checked::default(),
-            Operation::Read => {
-                let slot = message % u64::from(test.window);
-                Checked::one(pattern::matches(words, test.size as usize, test.seed, slot))
-            }
+            Operation::Send | Operation::Write => pattern::fill(scratch, test.seed, message),
+            _ => scratch.fill(0),
+        }
+        let slot = (message % u64::from(test.window)) as usize;
+        if let Some(Some(slice)) = self.slots.get_mut(slot) {
+            // As long as the slice by construction.
+            let _ = slice.write_at(0, scratch);
+        }
+    }
+
+    /// Drives the device; returns whether anything completed.
+    pub(crate) fn drive(&self) -> Result<bool, String> {
+        self.cq.poll().map(|n| n > 0).map_err(|e| e.to_string())
+    }
+
+    /// The next message of ours that has completed: its number, and whether what it brought was
+    /// right, if that is checked and can be seen here.
+    pub(crate) fn next_sent(&mut self) -> Result<Option<(u64, Checked)>, String> {
+        let Some((message, sent)) = self.sends.pop_front() else { return Ok(None) };
+        let (result, slice) = match sent {
+            Sent::Done(op) => match op.try_take() {
+                Ok((result, slice)) => (result.map(|()| None), slice),
+                Err(op) => {
+                    self.sends.push_front((message, Sent::Done(op)));
+                    return Ok(None);
+                }
+            },
+            Sent::Before(op) => match op.try_take() {
+                Ok((result, slice)) => (result.map(Some), slice),
+                Err(op) => {
+                    self.sends.push_front((message, Sent::Before(op)));
+                    return Ok(None);
+                }
+            },
+        };
+        let before = result.map_err(|e| self.explain(&e, false))?;
+        let checked = match (self.test.verify, before, self.test.operation) {
+            (false, ..) => Checked::default(),
             // They run in order, so each finds what the one before left.
-            Operation::FetchAdd | Operation::CompareSwap => {
-                Checked::one(words.first().is_some_and(|w| w.load(Ordering::Relaxed) == message))
+            (true, Some(before), _) => Checked::one(before == message),
+            (true, None, Operation::Read) => {
+                let slot = message % u64::from(self.test.window);
+                let read = slice.read_at(0, &mut self.scratch).is_ok();
+                Checked::one(read && pattern::matches(&self.scratch, self.test.seed, slot))
             }
+            (true, None, _) => Checked::default(),
+        };
+        let slot = (message % u64::from(self.test.window)) as usize;
+        if let Some(place) = self.slots.get_mut(slot) {
+            *place = Some(slice);
+        }
+        Ok(Some((message, checked)))
+    }
+
+    /// The next message that has arrived; `expected` is its number where none can be lost.
+    pub(crate) fn next_received(&mut self, expected: u64) -> Result<Option<Arrival>, String> {
+        let (result, slice) = match self.woken_by.take() {
+            Some(output) => output,
+            None => {
+                let Some(op) = self.receives.pop_front() else { return Ok(None) };
+                match op.try_take() {
+                    Ok(output) => output,
+                    Err(op) => {
+                        self.receives.push_front(op);
+                        return Ok(None);
+                    }
+                }
+            }
+        };
+        match result {
+            Ok(received) => Ok(Some(self.arrival(&received, slice, expected))),
+            Err(e) => Err(self.explain(&e, true)),
         }
     }
 
-    /// The word that atomics of the peer work on.
-    pub(crate) fn counter(&self) -> Option<&AtomicU64> {
-        self.region.words().first()
+    fn arrival(&mut self, received: &Received, slice: Slice, expected: u64) -> Arrival {
+        let number = match received.immediate {
+            Some(low) => nearest(u32::from_be_bytes(low), expected),
+            None => expected,
+        };
+        let payload = received.payload();
+        let right = !self.test.verify
+            || (payload.len() == self.scratch.len()
+                && slice.read_at(payload.start, &mut self.scratch).is_ok()
+                && pattern::matches(&self.scratch, self.test.seed, number));
+        Arrival { number, right, slice }
     }
 
-    /// Takes completions that are there, at most as many as fit `into`, and drives the device when
-    /// there are none. A failed one becomes the error.
-    pub(crate) fn poll<'a>(&self, into: &'a mut Completions) -> Result<&'a [Wc], String> {
-        // The queue is locked meanwhile: nothing may be posted before it returns.
-        into.0.clear();
-        self.cq.poll(Completions::BATCH, |wc| into.0.push(*wc)).map_err(|e| e.to_string())?;
-        match into.0.iter().find(|wc| wc.status != WcStatus::Success) {
-            None => Ok(&into.0),
-            Some(wc) => Err(self.explain(wc)),
+    /// Makes room for another message where this one was.
+    pub(crate) fn again(&mut self, arrival: Arrival) -> Result<(), String> {
+        self.post_recv(arrival.slice).map_err(|e| e.to_string())
+    }
+
+    /// Sends a message back as it came.
+    pub(crate) fn echo(&mut self, arrival: &Arrival) -> Result<(), String> {
+        while self.next_sent()?.is_some() {}
+        let header = if self.test.transport == Transport::Ud { ironverbs::GRH_LEN } else { 0 };
+        let slot = (arrival.number % u64::from(self.test.window)) as usize;
+        let Some(Some(slice)) = self.slots.get_mut(slot) else {
+            return Err("a message came before the echoes ahead of it had left".to_owned());
+        };
+        let copied = arrival
+            .slice
+            .read_at(header, &mut self.scratch)
+            .and_then(|()| slice.write_at(0, &self.scratch));
+        copied.map_err(|e| e.to_string())?;
+        self.post_prepared(arrival.number, 1).map_err(|e| e.to_string())
+    }
+
+    /// Sleeps until a message arrives, at most for `limit`. False when none is waited for.
+    pub(crate) fn sleep(&mut self, limit: Duration) -> bool {
+        if self.woken_by.is_some() {
+            return true;
         }
+        let Some(op) = self.receives.pop_front() else { return false };
+        match op.wait_for(limit) {
+            Ok(output) => self.woken_by = Some(output),
+            Err(op) => self.receives.push_front(op),
+        }
+        true
     }
 
-    /// Sleeps until something completes or `stream` has something to read, at most `limit`.
-    pub(crate) fn sleep(&self, stream: &TcpStream, limit: Duration) -> Result<(), String> {
-        let failed = |e: io::Error| format!("cannot sleep: {e}");
-        self.cq.request_notify(false).map_err(|e| e.to_string())?;
-        let epoll = Epoll::new().map_err(failed)?;
-        epoll.add(channel_fd(&self.channel), CHANNEL, Interest::READ).map_err(failed)?;
-        epoll.add(stream.as_fd(), CHANNEL + 1, Interest::READ).map_err(failed)?;
-        let mut events = [Event::EMPTY; 2];
-        let n = epoll.wait(&mut events, Some(limit)).map_err(failed)?;
-        if events.iter().take(n).any(|e| e.token() == CHANNEL) {
-            self.channel.next_event().map_err(failed)?;
-            self.cq.ack_events(1);
+    /// Fills the memory that the peer reads: slot `n` holds message `n`.
+    pub(crate) fn fill_target(&mut self) -> Result<(), Error> {
+        for slot in 0..u64::from(self.test.window) {
+            pattern::fill(&mut self.scratch, self.test.seed, slot);
+            self.region.write_at(offset(&self.test, slot), &self.scratch)?;
         }
         Ok(())
     }
 
-    /// The number of a message that arrived, when `expected` is the number of the next one.
-    pub(crate) fn number(&self, wc: &Wc, expected: u64) -> u64 {
-        match self.test.transport {
-            Transport::Rc => expected,
-            _ => nearest(u32::from_be_bytes(wc.imm), expected),
-        }
+    /// Whether message number `message` of the peer stands where it was written to.
+    pub(crate) fn holds(&mut self, message: u64) -> bool {
+        let start = offset(&self.test, message);
+        self.region.read_at(start, &mut self.scratch).is_ok()
+            && pattern::matches(&self.scratch, self.test.seed, message)
     }
 
-    /// Whether the message that arrived is number `number`, whole.
-    pub(crate) fn arrived_right(&self, wc: &Wc, number: u64) -> bool {
-        let header = if self.test.transport == Transport::Ud { GRH as u32 } else { 0 };
-        wc.byte_len == self.test.size + header
-            && pattern::matches(
-                self.received(wc.wr_id),
-                self.test.size as usize,
-                self.test.seed,
-                number,
-            )
+    /// The word that the peer's atomics work on.
+    pub(crate) fn counter(&self) -> u64 {
+        self.region.load_u64(0).unwrap_or(0)
     }
 
-    fn explain(&self, wc: &Wc) -> String {
-        let what = match wc.opcode {
-            WcOpcode::Recv | WcOpcode::RecvWriteWithImm => "a receive".to_owned(),
-            _ => format!(
+    fn explain(&self, error: &CompletionError, receive: bool) -> String {
+        let what = match receive {
+            true => "a receive".to_owned(),
+            false => format!(
                 "{} {} of {} bytes to {}",
                 self.test.transport.name(),
                 self.test.operation.name(),
@@ -442,39 +435,22 @@ impl Lane {
                 self.place.peer
             ),
         };
-        explain::failure(&what, wc, &self.place.peer, self.place.udp_port())
+        explain::failure(&what, error, &self.place.peer, self.place.udp_port)
     }
 }
 
-impl Drop for Lane {
-    fn drop(&mut self) {
-        // Before the memory goes: nothing may arrive in it any more.
-        let _ = self.qp.destroy();
-        let _ = self.cq.destroy();
-        let _ = self.channel.destroy();
-    }
+fn submitted(result: Result<(), ironverbs::BatchError>) -> Result<(), Error> {
+    result.map_err(|e| Error::Request(e.error))
 }
 
-/// Room for completions, taken once.
-pub(crate) struct Completions(Vec<Wc>);
-
-impl Completions {
-    const BATCH: usize = 32;
-
-    pub(crate) fn new() -> Completions {
-        Completions(Vec::with_capacity(Completions::BATCH))
-    }
+fn number_bytes(message: u64) -> [u8; 4] {
+    (message as u32).to_be_bytes()
 }
 
 /// The number with these lower 32 bits that is nearest to `expected`: no test is 2^31 messages
 /// behind.
 fn nearest(low: u32, expected: u64) -> u64 {
     expected.wrapping_add_signed(i64::from(low.wrapping_sub(expected as u32) as i32))
-}
-
-/// Whether a completion is that of a receive.
-pub(crate) fn is_receive(wc: &Wc) -> bool {
-    matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvWriteWithImm)
 }
 
 #[cfg(test)]

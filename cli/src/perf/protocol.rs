@@ -88,9 +88,9 @@ pub(crate) struct Test {
     pub(crate) mtu: u8,
 }
 
-/// What one side must know of the other's QP.
+/// What one side must know of the other's QP and memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Endpoint {
+pub(crate) struct Peer {
     pub(crate) qpn: u32,
     pub(crate) psn: u32,
     pub(crate) qkey: u32,
@@ -98,6 +98,7 @@ pub(crate) struct Endpoint {
     /// Memory for WRITE, READ and atomics.
     pub(crate) addr: u64,
     pub(crate) rkey: u32,
+    pub(crate) len: u64,
 }
 
 /// What became of the checked data.
@@ -132,9 +133,9 @@ pub(crate) enum Message {
     /// Server, in answer.
     Welcome { program: String, protocol: u32, version: String, mtu: u8 },
     /// Client: begin this test; my QP.
-    Start { test: Test, endpoint: Endpoint },
+    Start { test: Test, endpoint: Peer },
     /// Server: my QP is ready to receive and to send.
-    Ready { endpoint: Endpoint },
+    Ready { endpoint: Peer },
     /// Client: check these writes, which have completed.
     Check { first: u64, count: u64 },
     /// Server, in answer.
@@ -217,14 +218,19 @@ impl Talk {
 
     /// The next message, waiting for it at most `limit`.
     pub(crate) fn receive(&mut self, limit: Duration) -> Result<Message, TalkError> {
+        self.wait(limit)?.ok_or(TalkError::Silent(limit))
+    }
+
+    /// The next message, if it comes within `limit`.
+    pub(crate) fn wait(&mut self, limit: Duration) -> Result<Option<Message>, TalkError> {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(message) = self.take_line()? {
-                return Ok(message);
+                return Ok(Some(message));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(TalkError::Silent(limit));
+                return Ok(None);
             }
             self.stream.set_nonblocking(false)?;
             self.stream.set_read_timeout(Some(left))?;

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::lane::{Completions, Lane, Place, is_receive};
-use super::pattern;
+use ironverbs::raw::Host;
+use ironverbs::{Gid, Mtu};
+
+use super::lane::Lane;
+use super::place::Place;
 use super::protocol::*;
-use crate::verbs::{Gid, Host, Mtu};
 
 /// How and where to listen.
 #[derive(clap::Args)]
@@ -44,6 +46,8 @@ const MAX_SESSIONS: usize = 64;
 const IDLE: Duration = Duration::from_secs(3600);
 /// After so long without a message the processor is left to others.
 const SPIN: Duration = Duration::from_millis(20);
+/// How long it is left at a time.
+const NAP: Duration = Duration::from_millis(20);
 /// How often the TCP connection is looked at during a test.
 const LOOK: Duration = Duration::from_millis(1);
 /// For a greeting.
@@ -194,32 +198,26 @@ fn check(test: &Test, place: &Place) -> Result<(), String> {
     Ok(())
 }
 
-fn run(place: &Place, talk: &mut Talk, test: Test, peer: &Endpoint) -> Result<(), String> {
+fn run(place: &Place, talk: &mut Talk, test: Test, peer: &Peer) -> Result<(), String> {
     check(&test, place)?;
     let gid: Gid = peer.gid.parse().map_err(|e| format!("the client's GID: {e}"))?;
     let place = place.clone().facing(&gid)?;
     let mut lane = Lane::new(place, test).map_err(|e| e.to_string())?;
-    if test.operation == Operation::Send {
-        for slot in 0..u64::from(lane.receives()) {
-            lane.post_recv(slot).map_err(|e| e.to_string())?;
-        }
+    match test.operation {
+        Operation::Send if test.mode == Mode::Latency => lane.take_slots(),
+        Operation::Read => lane.fill_target(),
+        _ => Ok(()),
     }
-    if test.operation == Operation::Read {
-        for slot in 0..u64::from(test.window) {
-            pattern::fill(lane.slot(slot), test.seed, slot);
-        }
-    }
+    .map_err(|e| e.to_string())?;
     lane.connect(peer)?;
-    talk.send(&Message::Ready { endpoint: lane.endpoint() }).map_err(|e| e.to_string())?;
-    let (completions, checked) = (Completions::new(), Checked::default());
-    Target { lane, peer: peer.clone(), completions, received: 0, checked }.run(talk)
+    let endpoint = lane.endpoint().map_err(|e| e.to_string())?;
+    talk.send(&Message::Ready { endpoint }).map_err(|e| e.to_string())?;
+    Target { lane, received: 0, checked: Checked::default() }.run(talk)
 }
 
 /// One test, seen from the side that is sent to, written to or read from.
 struct Target {
     lane: Lane,
-    peer: Endpoint,
-    completions: Completions,
     received: u64,
     checked: Checked,
 }
@@ -233,19 +231,21 @@ impl Target {
         let mut turns = 0_u32;
         let (mut active, mut looked) = (Instant::now(), Instant::now());
         loop {
-            let arrived = self.progress()?;
             turns = turns.wrapping_add(1);
-            if arrived > 0 {
+            if self.progress()? > 0 {
                 active = Instant::now();
             }
             if !turns.is_multiple_of(16) || looked.elapsed() < LOOK {
                 continue;
             }
-            if active.elapsed() > SPIN {
-                self.lane.sleep(talk.stream(), Duration::from_secs(1))?;
-            }
             looked = Instant::now();
-            match talk.look().map_err(say)? {
+            let message = if active.elapsed() < SPIN || self.lane.sleep(NAP) {
+                talk.look()
+            } else {
+                // Nothing can arrive that would have to be answered here.
+                talk.wait(Duration::from_secs(1))
+            };
+            match message.map_err(say)? {
                 None => {}
                 Some(Message::Check { first, count }) => {
                     let checked = self.check(first, count)?;
@@ -253,9 +253,8 @@ impl Target {
                 }
                 Some(Message::Finish { sent }) => {
                     self.collect(sent)?;
-                    let counter = self.lane.counter();
-                    let counter = counter.map_or(0, |c| c.load(Ordering::SeqCst));
                     let (received, checked) = (self.received, self.checked);
+                    let counter = self.lane.counter();
                     talk.send(&Message::Summary { received, checked, counter }).map_err(say)?;
                     return Ok(());
                 }
@@ -265,38 +264,31 @@ impl Target {
     }
 
     /// Takes what has arrived; returns how much.
-    fn progress(&mut self) -> Result<usize, String> {
-        let test = self.lane.test;
-        let arrived = self.lane.poll(&mut self.completions)?;
-        for wc in arrived.iter().filter(|wc| is_receive(wc)) {
-            let number = self.lane.number(wc, self.received);
+    fn progress(&mut self) -> Result<u64, String> {
+        let (before, test) = (self.received, self.lane.test);
+        self.lane.drive()?;
+        while let Some(arrival) = self.lane.next_received(self.received)? {
             if test.verify {
-                self.checked += Checked::one(self.lane.arrived_right(wc, number));
+                self.checked += Checked::one(arrival.right);
             }
             self.received += 1;
             if test.mode == Mode::Latency {
-                // The slot is free: the client sends again only when the echo has come or is lost.
-                for (to, from) in self.lane.slot(number).iter().zip(self.lane.received(wc.wr_id)) {
-                    to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-                }
-                self.lane.post(&self.peer, number, 1).map_err(|e| e.to_string())?;
+                self.lane.echo(&arrival)?;
             }
-            self.lane.post_recv(wc.wr_id).map_err(|e| e.to_string())?;
+            self.lane.again(arrival)?;
         }
-        Ok(arrived.len())
+        Ok(self.received - before)
     }
 
     /// Checks the slots that messages `first` and on were written to.
-    fn check(&self, first: u64, count: u64) -> Result<Checked, String> {
-        let test = self.lane.test;
-        if count > u64::from(test.window) || first.checked_add(count).is_none() {
-            return Err(format!("asked to check {count} messages in {} slots", test.window));
+    fn check(&mut self, first: u64, count: u64) -> Result<Checked, String> {
+        let window = self.lane.test.window;
+        if count > u64::from(window) || first.checked_add(count).is_none() {
+            return Err(format!("asked to check {count} messages in {window} slots"));
         }
         let mut checked = Checked::default();
         for message in first..first + count {
-            let words = self.lane.slot(message);
-            let right = pattern::matches(words, test.size as usize, test.seed, message);
-            checked += Checked::one(right);
+            checked += Checked::one(self.lane.holds(message));
         }
         Ok(checked)
     }
