@@ -440,6 +440,50 @@ static void asynchronous_fd(void)
 	ibv_ack_async_event(&event);
 }
 
+static void draining_raises_an_event(void)
+{
+	struct side a, b;
+	pair(&a, &b, IBV_QPT_RC);
+	struct ibv_sge sge = part(&a, 0, 64);
+	struct ibv_send_wr wr = send_of(&sge, IBV_WR_RDMA_WRITE);
+	remote(&wr, &b, 0);
+	EQUAL(post(&a, &wr), 0);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1 };
+	EQUAL(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY), 0);
+	expect(a.cq, 1, IBV_WC_SUCCESS);
+	struct ibv_async_event event = next_event(a.context);
+	EQUAL(event.event_type, IBV_EVENT_SQ_DRAINED);
+	CHECK(event.element.qp == a.qp);
+	/* What is posted now waits until the queue pair is ready again. */
+	wr.wr_id = 2;
+	EQUAL(post(&a, &wr), 0);
+	expect_none(a.cq);
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS };
+	EQUAL(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE), 0);
+	expect(a.cq, 2, IBV_WC_SUCCESS);
+}
+
+static void first_message_in_rtr(void)
+{
+	struct ibv_context *context = open_first();
+	struct side a = side_on(context), b = side_on(context);
+	make_qp(&a, IBV_QPT_RC);
+	make_qp(&b, IBV_QPT_RC);
+	EQUAL(to_init(b.qp), 0);
+	EQUAL(post_recv(&b, 5, 0, 64), 0);
+	struct ibv_qp_attr attr = rtr_attr(&a);
+	EQUAL(ibv_modify_qp(b.qp, &attr, RTR_RC), 0);
+	connect_to(&a, &b);
+	struct ibv_sge sge = part(&a, 0, 64);
+	struct ibv_send_wr wr = send_of(&sge, IBV_WR_SEND);
+	EQUAL(post(&a, &wr), 0);
+	expect(a.cq, 1, IBV_WC_SUCCESS);
+	expect(b.cq, 5, IBV_WC_SUCCESS);
+	struct ibv_async_event event = next_event(context);
+	EQUAL(event.event_type, IBV_EVENT_COMM_EST);
+	CHECK(event.element.qp == b.qp);
+}
+
 static void fence_and_chains(void)
 {
 	struct side a, b;
@@ -493,6 +537,8 @@ static const struct test tests[] = {
 	TEST(channel_events),
 	TEST(destroying_waits_for_acknowledgement),
 	TEST(asynchronous_fd),
+	TEST(draining_raises_an_event),
+	TEST(first_message_in_rtr),
 	TEST(fence_and_chains),
 	TEST(unreliable_connection),
 };

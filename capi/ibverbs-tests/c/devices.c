@@ -1,3 +1,4 @@
+#include <dlfcn.h>
 #include "harness.h"
 
 static void list_ends_with_null(void)
@@ -194,6 +195,23 @@ static void operations_that_are_lacking(void)
 	CHECK(!ibv_qp_to_qp_ex(s.qp));
 }
 
+/* Programs ask driver libraries whether a device is theirs. */
+static void drivers_see_a_stranger(void)
+{
+	struct ibv_context *context = open_first();
+	void *mlx5 = dlopen("libmlx5.so.1", RTLD_NOW), *efa = dlopen("libefa.so.1", RTLD_NOW);
+	if (!mlx5 || !efa)
+		fprintf(stderr, "%s (package ibverbs-providers)\n", dlerror());
+	CHECK(mlx5 && efa);
+	bool (*is_mlx5)(struct ibv_device *) = dlsym(mlx5, "mlx5dv_is_supported");
+	int (*query_efa)(struct ibv_context *, void *, uint32_t) = dlsym(efa, "efadv_query_device");
+	CHECK(is_mlx5 && query_efa);
+	CHECK(!is_mlx5(context->device));
+	char attr[256];
+	EQUAL(query_efa(context, attr, sizeof attr), EOPNOTSUPP);
+	EQUAL(ibv_close_device(context), 0);
+}
+
 static void fork_needs_nothing(void)
 {
 	EQUAL(ibv_fork_init(), 0);
@@ -307,6 +325,7 @@ static const struct test tests[] = {
 	TEST(attributes),
 	TEST(ports_and_tables),
 	TEST(operations_that_are_lacking),
+	TEST(drivers_see_a_stranger),
 	TEST(fork_needs_nothing),
 	TEST(fork_that_starts_over),
 	TEST(reading_sysfs_files),

@@ -113,6 +113,37 @@ static void region_of_eight_gigabytes(void)
 	CHECK(!strcmp(big + size - 16, "far away"));
 }
 
+static void message_of_many_megabytes(void)
+{
+	struct side a, b;
+	pair(&a, &b, IBV_QPT_RC);
+	struct ibv_port_attr port;
+	EQUAL(ibv_query_port(a.context, 1, &port), 0);
+	EQUAL(port.max_msg_sz, 1u << 31);
+	size_t size = 96 << 20;
+	uint32_t *from = malloc(size), *to = malloc(size);
+	for (size_t i = 0; i < size / 4; i++)
+		from[i] = (uint32_t)(i * 2654435761u);
+	struct ibv_mr *source = ibv_reg_mr(a.pd, from, size, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_mr *target = ibv_reg_mr(b.pd, to, size, IBV_ACCESS_LOCAL_WRITE);
+	CHECK(source && target);
+	struct ibv_sge sge = { (uintptr_t)to, (uint32_t)size, target->lkey };
+	struct ibv_recv_wr recv = { .wr_id = 2, .sg_list = &sge, .num_sge = 1 }, *bad;
+	EQUAL(ibv_post_recv(b.qp, &recv, &bad), 0);
+	sge = (struct ibv_sge){ (uintptr_t)from, (uint32_t)size, source->lkey };
+	struct ibv_send_wr wr = send_of(&sge, IBV_WR_SEND);
+	EQUAL(post(&a, &wr), 0);
+	expect(a.cq, 1, IBV_WC_SUCCESS);
+	EQUAL(expect(b.cq, 2, IBV_WC_SUCCESS).byte_len, size);
+	EQUAL(memcmp(from, to, size), 0);
+	/* Above the largest message: an error, at once or in the completion. */
+	struct ibv_sge twice[2] = { { (uintptr_t)from, 1u << 31, source->lkey }, { (uintptr_t)from, 1, source->lkey } };
+	wr = send_of(twice, IBV_WR_SEND);
+	wr.num_sge = 2;
+	if (!post(&a, &wr))
+		CHECK(completion(a.cq).status != IBV_WC_SUCCESS);
+}
+
 static void shared_receives_and_their_limit(void)
 {
 	struct side a, b;
@@ -331,6 +362,7 @@ static const struct test tests[] = {
 	TEST(offset_addresses),
 	TEST(registering_again),
 	TEST(region_of_eight_gigabytes),
+	TEST(message_of_many_megabytes),
 	TEST(shared_receives_and_their_limit),
 	TEST(srq_sizes),
 	TEST(datagrams_and_their_header),

@@ -57,6 +57,7 @@ programs! {
         attributes
         ports_and_tables
         operations_that_are_lacking
+        drivers_see_a_stranger
         fork_needs_nothing
         fork_that_starts_over
         reading_sysfs_files
@@ -95,6 +96,8 @@ programs! {
         channel_events
         destroying_waits_for_acknowledgement
         asynchronous_fd
+        draining_raises_an_event
+        first_message_in_rtr
         fence_and_chains
         unreliable_connection
     }
@@ -104,6 +107,7 @@ programs! {
         offset_addresses
         registering_again
         region_of_eight_gigabytes
+        message_of_many_megabytes
         shared_receives_and_their_limit
         srq_sizes
         datagrams_and_their_header

@@ -104,24 +104,29 @@ fn listens(port: u16) -> bool {
     })
 }
 
-/// Runs a pingpong as server and client until both end well.
-fn pingpong(kind: &str, arguments: &[&str]) {
+/// Runs a program as server and as client until both end well; what the client said.
+fn server_and_client(program: &str, package: &str, arguments: &[&str]) -> String {
     let port = free_port();
     let number = port.to_string();
-    let common = [&["-g", "0", "-n", "200", "-p", &number], arguments].concat();
-    let program = format!("ibv_{kind}_pingpong");
-    let server = spawn(&program, "ibverbs-utils", &common);
+    let common = [&["-p", &number], arguments].concat();
+    let server = spawn(program, package, &common);
     // It listens once it has made its queue pairs. A connection that says nothing would be taken
     // for the client, so that the kernel's table is read instead.
     let deadline = Instant::now() + WATCHDOG;
     while !listens(port) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
-    let client = finish(spawn(&program, "ibverbs-utils", &[&common[..], &["127.0.0.1"]].concat()));
+    let client = finish(spawn(program, package, &[&common[..], &["127.0.0.1"]].concat()));
     let server = finish(server);
     assert!(client.status.success(), "client: {}", text(&client));
     assert!(server.status.success(), "server: {}", text(&server));
-    assert!(text(&client).contains("200 iters"), "{}", text(&client));
+    text(&client)
+}
+
+fn pingpong(kind: &str, arguments: &[&str]) {
+    let arguments = [&["-g", "0", "-n", "200"], arguments].concat();
+    let said = server_and_client(&format!("ibv_{kind}_pingpong"), "ibverbs-utils", &arguments);
+    assert!(said.contains("200 iters"), "{said}");
 }
 
 #[test]
@@ -148,6 +153,21 @@ fn ud_pingpong() {
 fn srq_pingpong() {
     pingpong("srq", &[]);
     pingpong("srq", &["-e"]);
+}
+
+#[test]
+fn perftest_runs_every_operation() {
+    for (program, more) in [
+        ("ib_write_bw", [].as_slice()),
+        ("ib_read_bw", &[]),
+        ("ib_send_bw", &["-c", "UC"]),
+        ("ib_send_lat", &["-c", "UD"]),
+        ("ib_atomic_lat", &["-A", "CMP_AND_SWAP"]),
+    ] {
+        let arguments = [&["-d", "iron0", "-n", "100"], more].concat();
+        let said = server_and_client(program, "perftest", &arguments);
+        assert!(said.contains("#iterations"), "{program}: {said}");
+    }
 }
 
 #[test]
