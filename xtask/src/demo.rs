@@ -74,7 +74,7 @@ pub(crate) fn command(arguments: &[String]) -> Outcome {
     let mut logs = Logs { count: 0, deadline: Instant::now() + Duration::from_secs(120) };
     for operation in OPERATIONS {
         let (server, client) = (user.command(), user.command());
-        let report = exchange(&mut logs, server, client, "127.0.0.1", operation)
+        let report = exchange(&mut logs, server, client, "127.0.0.1", operation, &[])
             .during(format!("{operation} (see {})", directory.display()))?;
         println!(
             "{operation:<12} {:>9} {:>10.2} {:>12.1} {:>12.1}  verified",
@@ -92,13 +92,15 @@ pub(crate) fn command(arguments: &[String]) -> Outcome {
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// One operation between a server and a client, both `ironverbs` with what leads there.
+/// One operation between a server and a client, both `ironverbs` with what leads there; `more` are
+/// options of the client.
 pub(crate) fn exchange(
     starter: &mut impl Starter,
     server: Program,
     client: Program,
     host: &str,
     operation: &str,
+    more: &[&str],
 ) -> Outcome<Report> {
     let deadline = starter.deadline();
     let port = PORT.to_string();
@@ -106,7 +108,7 @@ pub(crate) fn exchange(
     let mut server = starter.start(&server)?;
     wait_for_listener(&mut server, PORT, deadline)?;
     let client = client.args(["perf", host, "--port", &port, "--op", operation]);
-    let client = starter.start(&client.args(["--verify", "--json"]))?;
+    let client = starter.start(&client.args(["--verify", "--json"]).args(more))?;
     let output = client.wait(deadline)?.success()?.output;
     server.wait(deadline)?.success()?;
     parse(&output)

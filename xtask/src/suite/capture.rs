@@ -45,7 +45,15 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
                     let server = joined.a.within(user.command());
                     let client = joined.b.within(user.command());
                     let host = Joined::address(End::A, family);
-                    demo::exchange(case, server, client, host, operation).map(drop)
+                    demo::exchange(
+                        case,
+                        server,
+                        client,
+                        host,
+                        operation,
+                        &["--iters", "25", "--size", "10001"],
+                    )
+                    .map(drop)
                 })
             });
         }

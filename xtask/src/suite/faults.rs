@@ -7,22 +7,23 @@ use crate::process::{Outcome, Program, Running};
 use crate::suite::case::Case;
 use std::fs;
 
-/// Exchanges that no test waits for.
-const ENDLESS: u32 = 100_000_000;
+/// Pairs whose programs are killed.
+const PAIRS: u16 = 3;
 
 pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     let joined = Joined::new(1500)?;
     let user = User::own();
     let place = Place { namespace: &joined.a, gid_index: 0 };
-    // Indices into the programs in the order they start: server, client, server, client, …
+    // The first server is also the first process of the host.
     for (name, victims) in [
         ("kill-first", &[0][..]),
-        ("kill-client", &[3]),
-        ("kill-several", &[0, 2, 5]),
-        ("kill-all", &[0, 1, 2, 3, 4, 5]),
+        ("kill-last", &[2]),
+        ("kill-several", &[0, 1]),
+        ("kill-all", &[0, 1, 2]),
     ] {
-        cases.case(name, seconds(120), |case| kill(case, &user, &place, victims));
+        cases.case(name, seconds(120), |case| kill_servers(case, &user, &place, victims));
     }
+    cases.case("kill-clients", seconds(120), |case| kill_clients(case, &user, &place));
     cases.case("kill-on-the-wire", seconds(120), |case| kill_remote(case, &user, &joined));
     cases.case("port-taken", seconds(60), |case| port_taken(case, &user, &place));
     cases.case("wrong-variable", seconds(60), |case| {
@@ -40,81 +41,107 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     Ok(())
 }
 
-/// Six programs of three pairs; `victims` are killed; their peers fail, the others go on, and a new
-/// pair works.
-fn kill(case: &mut Case, user: &User, place: &Place<'_>, victims: &[usize]) -> Outcome {
-    let mut programs = Vec::new();
-    for port in 18700..18703 {
-        // Events, so that six programs share two cores fairly.
-        let endless = Pingpong { rounds: ENDLESS, port, ..Pingpong::new(Kind::Rc, 4096, true) };
-        let server = pair::serve(case, endless, user, place)?;
-        let mut client = pair::connect(case, endless, user, place, "127.0.0.1")?;
-        wait_for_peer(case, &mut client)?;
-        programs.extend([Some(server), Some(client)]);
+/// perftest's endless stream of WRITEs: its client has requests outstanding at any time, its server
+/// none ever.
+struct Stream {
+    server: Running,
+    client: Running,
+}
+
+impl Stream {
+    fn start(
+        case: &mut Case,
+        user: &User,
+        port: u16,
+        server: &Place<'_>,
+        client: &Place<'_>,
+        host: &str,
+    ) -> Outcome<Stream> {
+        let program = |place: &Place<'_>| {
+            let program = user.runs("ib_write_bw").args(["-F", "--run_infinitely", "-s", "4096"]);
+            let program =
+                program.args(["-x", &place.gid_index.to_string(), "-p", &port.to_string()]);
+            // Its reports are the sign that data flows.
+            program.args(["-D", "1"])
+        };
+        let mut listening = case.start(&server.namespace.within(program(server)))?;
+        pair::wait_for_listener(&mut listening, port, case.deadline())?;
+        let connecting = program(client).arg(host);
+        let connecting = case.start(&client.namespace.within(connecting))?;
+        Ok(Stream { server: listening, client: connecting })
     }
-    // That they exchange anything shows only in the time they then run.
-    std::thread::sleep(seconds(1));
-    for &victim in victims {
-        let program = programs.get_mut(victim).and_then(Option::take);
-        let program = program.ok_or("no such victim")?;
-        program.signal("KILL")?;
-        drop(program);
+
+    /// Waits until WRITEs have completed.
+    fn flows(&mut self, case: &Case) -> Outcome {
+        self.client.wait_until("WRITEs", case.deadline(), |client| {
+            // Its report: size, count and three rates.
+            client.output().lines().any(|line| line.trim_start().starts_with("4096 "))
+        })
     }
-    // The next program runs as if nothing had been.
+
+    /// The client of a dead server ends by itself, with an error completion.
+    fn fails(self, case: &Case) -> Outcome {
+        let finished = self.client.wait(case.deadline())?;
+        if finished.status.success() {
+            return Err("the client of a killed server succeeded".into());
+        }
+        finished.says("Failed status 12").map(drop)
+    }
+}
+
+fn streams(case: &mut Case, user: &User, place: &Place<'_>) -> Outcome<Vec<Stream>> {
+    let mut streams = Vec::new();
+    for port in 18700..18700 + PAIRS {
+        streams.push(Stream::start(case, user, port, place, place, "127.0.0.1")?);
+    }
+    streams.iter_mut().try_for_each(|stream| stream.flows(case))?;
+    Ok(streams)
+}
+
+/// The next program runs as if nothing had been.
+fn next_runs(case: &mut Case, user: &User, place: &Place<'_>) -> Outcome {
     let next = Pingpong { port: 18710, ..Pingpong::new(Kind::Rc, 4096, false) };
-    pair::run(case, next, user, place, place, "127.0.0.1")?;
-    for index in 0..programs.len() {
-        let peer_died = victims.contains(&(index ^ 1));
-        let Some(program) = programs.get_mut(index).and_then(Option::take) else { continue };
-        if peer_died {
-            fails(case, program)?;
+    pair::run(case, next, user, place, place, "127.0.0.1")
+}
+
+/// `victims` of three servers are killed: their clients fail, the others go on, a new pair works.
+fn kill_servers(case: &mut Case, user: &User, place: &Place<'_>, victims: &[usize]) -> Outcome {
+    let streams = streams(case, user, place)?;
+    for &victim in victims {
+        streams.get(victim).ok_or("no such victim")?.server.signal("KILL")?;
+    }
+    next_runs(case, user, place)?;
+    for (index, stream) in streams.into_iter().enumerate() {
+        if victims.contains(&index) {
+            stream.fails(case)?;
         } else {
-            still_runs(program)?;
+            still_runs(stream.client)?;
         }
     }
-    Ok(())
+    // Of three streams nothing is left.
+    next_runs(case, user, place)
+}
+
+/// Clients are killed in the middle of their requests.
+fn kill_clients(case: &mut Case, user: &User, place: &Place<'_>) -> Outcome {
+    let streams = streams(case, user, place)?;
+    for stream in streams.iter().skip(1) {
+        stream.client.signal("KILL")?;
+    }
+    next_runs(case, user, place)?;
+    let first = streams.into_iter().next().ok_or("no stream")?;
+    still_runs(first.client)
 }
 
 fn kill_remote(case: &mut Case, user: &User, joined: &Joined) -> Outcome {
     let server = Place { namespace: joined.end(End::A), gid_index: 0 };
     let client = Place { namespace: joined.end(End::B), gid_index: 0 };
-    let endless = Pingpong { rounds: ENDLESS, ..Pingpong::new(Kind::Rc, 4096, false) };
-    let survivor = pair::serve(case, endless, user, &server)?;
     let host = Joined::address(End::A, Family::V4);
-    let mut victim = pair::connect(case, endless, user, &client, host)?;
-    wait_for_peer(case, &mut victim)?;
-    std::thread::sleep(seconds(1));
-    victim.signal("KILL")?;
-    drop(victim);
-    fails(case, survivor)?;
-    let next = Pingpong::new(Kind::Rc, 4096, false);
-    pair::run(case, next, user, &server, &client, host)
-}
-
-/// Waits until a client knows its peer; it sends from then on.
-fn wait_for_peer(case: &Case, client: &mut Running) -> Outcome {
-    client.wait_until("the remote address", case.deadline(), |client| {
-        // Standard output to a file is written late; the listener's socket is gone at once.
-        client.output().contains("remote address") || connected(client)
-    })
-}
-
-fn connected(client: &Running) -> bool {
-    // The client's TCP connection, by which the two met, is over: established is state 01.
-    let table = fs::read_to_string(format!("/proc/{}/net/tcp", client.pid()));
-    table.is_ok_and(|table| {
-        let state = |line: &str| line.split_whitespace().nth(3).map(str::to_owned);
-        !table.lines().any(|line| state(line).as_deref() == Some("01"))
-    })
-}
-
-/// The peer of a dead process ends by itself, with an error completion.
-fn fails(case: &Case, program: Running) -> Outcome {
-    let finished = program.wait(case.deadline())?;
-    if finished.status.success() {
-        return Err("the peer of a killed process succeeded".into());
-    }
-    finished.says("Failed status").map(drop)
+    let mut stream = Stream::start(case, user, 18700, &server, &client, host)?;
+    stream.flows(case)?;
+    stream.server.signal("KILL")?;
+    stream.fails(case)?;
+    pair::run(case, Pingpong::new(Kind::Rc, 4096, false), user, &server, &client, host)
 }
 
 fn still_runs(mut program: Running) -> Outcome {
