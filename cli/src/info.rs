@@ -81,7 +81,10 @@ fn collect() -> Result<Report, String> {
         .collect();
     let owner = || diag::udp_port_owner(config.udp_port.value);
     let port = match contexts.first().map(|context| context.wire_problem()) {
-        None => owner().map_or(Port::Unused, |o| Port::Taken(describe_owner(&o), Some(o))),
+        None => owner().map_or(Port::Unused, |o| {
+            let who = describe_owner(&o);
+            Port::Taken(format!("UDP port {} is taken by {who}", config.udp_port.value), Some(o))
+        }),
         Some(None) => Port::Ours,
         Some(Some(problem)) => Port::Taken(problem, owner()),
     };
@@ -220,7 +223,7 @@ impl Report {
                     );
                 }
             }
-            Port::Taken(problem, _) => say!("\nUDP port {port}: not ours: {problem}"),
+            Port::Taken(problem, _) => say!("\n{problem}"),
         }
     }
 
