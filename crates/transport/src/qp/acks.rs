@@ -1,4 +1,4 @@
-//! What comes back to the requester of an RC queue pair (IBA 9.7.5).
+//! What comes back to the requester of a reliable queue pair (IBA 9.7.5).
 
 use ironverbs_wire::{NakCode, Op, Packet, Syndrome};
 
@@ -9,7 +9,7 @@ use super::send_queue::{Data, Progress};
 use super::seq::Seq;
 use super::sg;
 use crate::device::{Device, Instant};
-use crate::verbs::{QpType, VendorErr, WcStatus, WrOpcode};
+use crate::verbs::{VendorErr, WcStatus, WrOpcode};
 
 impl Qp {
     pub(super) fn handle_response<D: Device + ?Sized>(
@@ -18,7 +18,7 @@ impl Qp {
         now: Instant,
         dev: &mut D,
     ) {
-        if self.config.qp_type != QpType::Rc || !self.sends_requests() {
+        if !self.config.qp_type.is_reliable() || !self.sends_requests() {
             self.counters.dropped.state += 1;
             return;
         }
@@ -65,6 +65,8 @@ impl Qp {
         if self.requester.at <= seq {
             return;
         }
+        // The responder lives, and has heard the packet.
+        self.requester.retries = self.attr.retry_cnt;
         match self.requester.rnr_retries {
             0 => {
                 // IBA 9.9.2

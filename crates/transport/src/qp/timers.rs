@@ -94,6 +94,7 @@ impl Timers {
     pub(super) fn pause(&mut self, code: u8, now: Instant) {
         let micros = RNR_PAUSE.get(usize::from(code)).copied().unwrap_or(RNR_PAUSE[0]);
         self.rnr_until = Some(now.after(u64::from(micros) * MICROSECOND));
+        self.probes = 0;
     }
 
     pub(super) fn is_paused(&self) -> bool {
