@@ -8,8 +8,7 @@
 set -u
 stage=$1 direct=${2-}
 port=18515
-logs=/tmp/interop
-mkdir -p $logs
+logs=$(mktemp -d)
 
 ours() {
   if [[ $direct ]]; then "$@"; else ip netns exec peer "$stage/bin/ironverbs" run -- "$@"; fi
