@@ -284,3 +284,45 @@ impl Drop for CqInner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        ConnectOptions, Devices, EventKind, EventSource, Pd, Qp, QpState, Rc, connect_pair,
+    };
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// Queues grow with their users, so that this cannot happen: unless one is cut behind their back.
+    #[test]
+    fn an_overrun_ends_requests_and_returns_their_buffers() {
+        let devices = Devices::with(crate::Config::default()).unwrap();
+        let context = devices.first().unwrap().open().unwrap();
+        let pd = Pd::new(&context).unwrap();
+        let (near, far) = (Cq::new(&context, 1).unwrap(), Cq::new(&context, 1).unwrap());
+        let a = Qp::<Rc>::builder(&pd, &near).build().unwrap();
+        let b = Qp::<Rc>::builder(&pd, &far).build().unwrap();
+        let (a, b) = connect_pair(a, b, &ConnectOptions::default()).unwrap();
+        let region = pd.region(80, crate::Access::LOCAL_WRITE).unwrap();
+        far.0.raw.resize(2).unwrap();
+        let slices = (0..10).map(|i| region.slice(8 * i..8 * i + 8).unwrap());
+        let mut recvs: Vec<_> = slices.map(|slice| b.recv(slice).unwrap()).collect();
+        for _ in 0..3 {
+            let (result, ()) = a.send(()).post().unwrap().wait_for(LIMIT).unwrap();
+            result.unwrap();
+        }
+        let mut lost = 0;
+        for recv in recvs.drain(..) {
+            let (result, slice) = recv.wait_for(LIMIT).unwrap();
+            assert_eq!(slice.len(), 8);
+            lost += usize::from(result == Err(CompletionError::Dropped { how: Dropped::Overrun }));
+        }
+        assert_eq!((lost, b.state()), (8, QpState::Err));
+        assert!(far.poll().unwrap_err().to_string().contains("overran its 2 entries"));
+        let event = context.next_event().wait_for(LIMIT).unwrap();
+        assert_eq!((event.kind, event.source), (EventKind::CqErr, EventSource::Cq(far.id())));
+    }
+}

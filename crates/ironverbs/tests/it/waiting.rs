@@ -18,7 +18,7 @@ fn a_future_is_awaited_under_any_executor() {
         block_on(async {
             let mut input = b.slice(8);
             let mut recv = b.qp.recv(input).unwrap();
-            for _ in 0..20 {
+            for _ in 0..200 {
                 let (received, slice) = recv.await;
                 let data = received.unwrap().data(&slice);
                 input = slice;
@@ -32,7 +32,7 @@ fn a_future_is_awaited_under_any_executor() {
         })
     });
     block_on(async {
-        for i in 0..20u8 {
+        for i in 0..200u8 {
             let recv = a.qp.recv(a.slice(8)).unwrap();
             let (sent, _) = a.qp.send(a.filled(&[i; 3])).post().unwrap().await;
             sent.unwrap();
