@@ -80,9 +80,11 @@ impl Fabric {
                 network.host(&[address(count.get()), address_v6(count.get())]).unwrap()
             }
             Way::Udp { port } => {
-                let mut config = Config::default();
-                config.udp_port = Setting { value: *port, source: Source::Default };
-                config.interfaces = Setting { value: vec!["lo".into()], source: Source::Default };
+                let config = Config {
+                    udp_port: Setting { value: *port, source: Source::Default },
+                    interfaces: Setting { value: vec!["lo".into()], source: Source::Default },
+                    ..Config::default()
+                };
                 Host::start(config).unwrap()
             }
         };

@@ -24,10 +24,13 @@ cases![
     malformed_requests_are_refused,
 ];
 
+/// One of the capabilities.
+type Field = fn(&mut QpCap) -> &mut u32;
+
 fn a_capability_above_its_limit_is_refused(f: &Fabric) {
     let side = f.side();
     let limit = side.context.attr();
-    let caps: [(&str, u32, fn(&mut QpCap) -> &mut u32); 5] = [
+    let caps: [(&str, u32, Field); 5] = [
         ("max_send_wr", limit.max_qp_wr, |cap| &mut cap.max_send_wr),
         ("max_recv_wr", limit.max_qp_wr, |cap| &mut cap.max_recv_wr),
         ("max_send_sge", limit.max_sge, |cap| &mut cap.max_send_sge),

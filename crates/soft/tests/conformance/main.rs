@@ -20,6 +20,6 @@ mod lives;
 mod memory;
 mod ordering;
 mod shared_receives;
-// mod simulated;
+mod simulated;
 mod threads;
 mod transitions;

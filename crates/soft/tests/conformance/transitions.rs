@@ -201,13 +201,16 @@ fn a_wrong_current_state_is_refused(f: &Fabric) {
 /// A change of valid attributes into ones that are not.
 type Spoil = fn(&mut QpAttr);
 
+/// A transition and what may be wrong with its attributes.
+type Step<'a> = (QpState, AttrMask, &'a [(&'a str, Spoil)]);
+
 fn values_out_of_range_are_refused_and_change_nothing(f: &Fabric) {
     let side = f.side();
     let good = attr(side.gid(), 0x1234);
     let to_init_mask = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
     let (to_rtr_mask, _) = table(QpType::Rc, QpState::Init, QpState::Rtr).unwrap();
     let (to_rts_mask, _) = table(QpType::Rc, QpState::Rtr, QpState::Rts).unwrap();
-    let steps: [(QpState, AttrMask, &[(&str, Spoil)]); 3] = [
+    let steps: [Step<'_>; 3] = [
         (
             QpState::Init,
             to_init_mask,
