@@ -2,7 +2,7 @@
 
 use ironverbs::{
     Access, CompletionError, ConnectOptions, Cq, Dropped, Error, EventKind, EventSource, Pd,
-    PostError, Qp, QpState, Rc, RequestError, Srq, Uc, Ud, connect_pair,
+    PostError, Qp, QpBuilder, QpState, Rc, RequestError, Srq, Uc, Ud, connect_pair,
 };
 
 use crate::support::{context, done, event, ok, pair, pair_with, text};
@@ -264,4 +264,20 @@ fn rights_are_given_and_taken_while_connected() {
     assert_eq!(target.load_u64(0).unwrap(), u64::from_ne_bytes(*b"granted!"));
     let error = text(b.qp.resume().unwrap_err());
     assert!(error.contains("cannot go from Err to Rts"), "{error}");
+}
+
+#[test]
+fn every_gid_of_the_port_connects() {
+    let context = context();
+    for entry in context.gids() {
+        let contexts = [context.clone(), context.clone()];
+        let index = u8::try_from(entry.index).unwrap();
+        let build = |builder: QpBuilder<Rc>| builder.gid_index(index);
+        let (a, b) = pair_with(contexts, build, &ConnectOptions::default());
+        assert_eq!(a.qp.endpoint().unwrap().gid, entry.gid);
+        let recv = b.qp.recv(b.slice(10_000)).unwrap();
+        ok(a.qp.send(a.filled(&[7; 10_000])).post().unwrap());
+        let (received, slice) = ok(recv);
+        assert_eq!(received.data(&slice), [7; 10_000], "{}", entry.gid);
+    }
 }
