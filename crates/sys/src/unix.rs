@@ -288,7 +288,18 @@ impl Datagrams {
     /// WouldBlock: the receiver's queue is full (net.unix.max_dgram_qlen). ConnectionRefused: nobody
     /// has the name.
     pub fn send_to(&self, name: &Name, parts: &[IoSlice<'_>]) -> io::Result<()> {
-        send(&self.0, Some(name), parts, &[])
+        self.send_with(name, parts, &[])
+    }
+
+    /// [`Datagrams::send_to`] with up to [`MAX_FDS`] descriptors, which the kernel holds open until
+    /// the datagram is received or the receiver gone.
+    pub fn send_with(
+        &self,
+        name: &Name,
+        parts: &[IoSlice<'_>],
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        send(&self.0, Some(name), parts, fds)
     }
 
     /// Receives one datagram; None when none waits.

@@ -7,6 +7,9 @@
 pub mod lanes;
 pub mod protocol;
 pub mod ring;
+mod table;
 
 pub use lanes::{Inbound, Lanes, Outbound};
-pub use ring::{Consumer, Producer, Record, RingError};
+pub use ring::{Consumer, MAX_RECORD, Producer, Record, RingError};
+
+pub(crate) use table::LaneTable;

@@ -275,6 +275,7 @@ pub struct Reader<M> {
     published: u32,
     /// Lines of the record that `next` gave.
     current: u32,
+    asleep: bool,
     broken: bool,
 }
 
@@ -282,7 +283,7 @@ impl<M: Memory> Reader<M> {
     /// Over memory whose producer may have begun.
     pub fn new(memory: M) -> Reader<M> {
         memory.store(Word::Taken, 1, Relaxed);
-        Reader { memory, at: 0, head: 0, published: 0, current: 0, broken: false }
+        Reader { memory, at: 0, head: 0, published: 0, current: 0, asleep: false, broken: false }
     }
 
     /// The memory.
@@ -348,7 +349,10 @@ impl<M: Memory> Reader<M> {
     /// To be called before going to sleep. False: something came meanwhile, or the producer waits
     /// and is to be woken: stay awake.
     pub fn prepare_sleep(&mut self) -> bool {
-        self.publish();
+        if self.published != self.head {
+            self.publish();
+        }
+        self.asleep = true;
         self.memory.store(Word::Sleeps, 1, Relaxed);
         // SYNC POINT: with the fences in `Writer::needs_wake`, `Writer::reserve` and
         // `Writer::prepare_sleep`.
@@ -364,7 +368,9 @@ impl<M: Memory> Reader<M> {
 
     /// Undoes [`Reader::prepare_sleep`].
     pub fn awake(&mut self) {
-        self.memory.store(Word::Sleeps, 0, Relaxed);
+        if std::mem::take(&mut self.asleep) {
+            self.memory.store(Word::Sleeps, 0, Relaxed);
+        }
     }
 
     /// Whether the producer is to be woken: it waits for room, asleep, and there is some now. True

@@ -331,3 +331,6 @@ impl Consumer {
         self.reader.close();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,12 +2,16 @@
 //! the rest. Both ends are of the same version of the table, or they would not be in one group.
 
 use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
 
 use ironverbs_sys::unix::{Datagrams, Name};
 use ironverbs_wire::{Gid, Path};
 
 const REWATCH: u8 = 1;
 const PACKET: u8 = 2;
+const OFFER: u8 = 3;
+const REFUSAL: u8 = 4;
+const DING: u8 = 5;
 
 /// Kind, two addresses, traffic class, hop limit, flow label, source port.
 const HEADER: usize = 1 + 16 + 16 + 1 + 1 + 4 + 2;
@@ -21,6 +25,22 @@ pub(super) enum Mail<'a> {
     Rewatch,
     /// A packet that came to the wrong process.
     Packet { path: Path, src_port: u16, bytes: &'a [u8] },
+    /// A lane: the message carries its descriptor.
+    Offer(Offer),
+    /// The lane that the tenant of the slot was offered could not be taken.
+    Refusal { slot: u16, tenure: u32 },
+    /// Wake up: something is in a lane, or there is room in one, or one is closed.
+    Ding,
+}
+
+/// Who offers a lane to whom.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Offer {
+    /// The sender's slot, and which of the slot's tenants it is.
+    pub(super) slot: u16,
+    pub(super) tenure: u32,
+    /// Which of its slot's tenants the receiver is.
+    pub(super) to: u32,
 }
 
 impl Mail<'_> {
@@ -31,6 +51,12 @@ impl Mail<'_> {
                 let header = packet_header(path, *src_port);
                 from.send_to(to, &[IoSlice::new(&header), IoSlice::new(bytes)])
             }
+            Mail::Offer(offer) => from.send_to(to, &[IoSlice::new(&offer.bytes())]),
+            Mail::Refusal { slot, tenure } => {
+                let ([a, b], [c, d, e, f]) = (slot.to_le_bytes(), tenure.to_le_bytes());
+                from.send_to(to, &[IoSlice::new(&[REFUSAL, a, b, c, d, e, f])])
+            }
+            Mail::Ding => from.send_to(to, &[IoSlice::new(&[DING])]),
         }
     }
 
@@ -54,8 +80,41 @@ impl Mail<'_> {
                 };
                 Some(Mail::Packet { path, src_port: u16::from_le_bytes(*port), bytes })
             }
+            OFFER => {
+                let (slot, rest) = rest.split_first_chunk()?;
+                let (tenure, to) = rest.split_first_chunk()?;
+                Some(Mail::Offer(Offer {
+                    slot: u16::from_le_bytes(*slot),
+                    tenure: u32::from_le_bytes(*tenure),
+                    to: u32::from_le_bytes(to.try_into().ok()?),
+                }))
+            }
+            REFUSAL => {
+                let (slot, tenure) = rest.split_first_chunk()?;
+                Some(Mail::Refusal {
+                    slot: u16::from_le_bytes(*slot),
+                    tenure: u32::from_le_bytes(tenure.try_into().ok()?),
+                })
+            }
+            DING => Some(Mail::Ding),
             _ => None,
         }
+    }
+}
+
+impl Offer {
+    /// Sends it with the lane's descriptor.
+    pub(super) fn send(&self, from: &Datagrams, to: &Name, lane: BorrowedFd<'_>) -> io::Result<()> {
+        from.send_with(to, &[IoSlice::new(&self.bytes())], &[lane])
+    }
+
+    fn bytes(&self) -> [u8; 11] {
+        let mut bytes = [0; 11];
+        bytes[0] = OFFER;
+        bytes[1..3].copy_from_slice(&self.slot.to_le_bytes());
+        bytes[3..7].copy_from_slice(&self.tenure.to_le_bytes());
+        bytes[7..].copy_from_slice(&self.to.to_le_bytes());
+        bytes
     }
 }
 
@@ -92,6 +151,15 @@ mod tests {
             assert_eq!(Mail::parse(&bytes[..len]), None);
         }
         assert_eq!(Mail::parse(&[REWATCH]), Some(Mail::Rewatch));
+        let offer = Offer { slot: 0x102, tenure: 0x3040_5060, to: 0x7080_90a0 };
+        let bytes = offer.bytes();
+        assert_eq!(Mail::parse(&bytes), Some(Mail::Offer(offer)));
+        assert!((1..bytes.len()).all(|len| Mail::parse(&bytes[..len]).is_none()));
+        let refusal = [REFUSAL, 2, 1, 6, 5, 4, 3];
+        let parsed = Mail::Refusal { slot: 0x102, tenure: 0x0304_0506 };
+        assert_eq!(Mail::parse(&refusal), Some(parsed));
+        assert_eq!(Mail::parse(&refusal[..6]), None);
+        assert_eq!(Mail::parse(&[DING]), Some(Mail::Ding));
         assert_eq!(Mail::parse(&[77]), None);
         assert_eq!(Mail::parse(&[]), None);
     }

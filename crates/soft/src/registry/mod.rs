@@ -26,6 +26,7 @@ mod join;
 mod life;
 mod mail;
 mod names;
+mod peers;
 mod seat;
 mod service;
 mod table;
@@ -48,7 +49,8 @@ use crate::local::Lanes;
 use life::Coroner;
 use mail::Mail;
 use names::Names;
-use service::Membership;
+pub(crate) use peers::{Peer, ding};
+pub(crate) use service::Membership;
 use table::Identity;
 
 /// Slots of a group: processes that can be members at once.
@@ -186,7 +188,8 @@ impl Registry {
         let coroner = Coroner { names: Names::new(options, uid), uid, own: Identity::own() };
         let fork = ForkGuard::new().map_err(io("marking the process"))?;
         let (group, seat) = join::join(options, &coroner)?;
-        let member = Membership::new(group, seat, coroner).map_err(io("serving the group"))?;
+        let member = Membership::new(group, seat, coroner, options.lanes)
+            .map_err(io("serving the group"))?;
         Ok(Registry { member: ManuallyDrop::new(member), fork })
     }
 
@@ -261,6 +264,11 @@ impl Registry {
     /// The local path.
     pub fn lanes(&self) -> Lanes<'_> {
         Lanes::new(self)
+    }
+
+    /// None in a child of fork(2).
+    pub(crate) fn member(&self) -> Option<&Membership> {
+        (!self.fork.is_child()).then_some(&*self.member)
     }
 
     /// The living members, this process included, by slot.

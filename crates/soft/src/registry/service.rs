@@ -21,6 +21,7 @@ use super::mail::{LONGEST, Mail};
 use super::seat::Seat;
 use super::table::Tenant;
 use super::{Member, QpnBlock, SLOTS};
+use crate::local::LaneTable;
 
 /// Newcomers answered and mail read in one go, lest one who sends without end keep us.
 const BATCH: usize = 256;
@@ -30,9 +31,10 @@ const LOCK: Duration = Duration::from_millis(20);
 
 /// A place in the group, and what serving it takes.
 #[derive(Debug)]
-pub(super) struct Membership {
+pub(crate) struct Membership {
     /// First, so that they are gone before the descriptors are closed.
     _closed_on_fork: Vec<ClosedOnFork>,
+    pub(super) lanes: LaneTable,
     service: Mutex<Service>,
     claiming: Mutex<()>,
     epoll: Epoll,
@@ -54,15 +56,25 @@ struct Watch {
 }
 
 impl Membership {
-    pub(super) fn new(group: Group, seat: Seat, coroner: Coroner) -> io::Result<Membership> {
+    pub(super) fn new(
+        group: Group,
+        seat: Seat,
+        coroner: Coroner,
+        lanes: bool,
+    ) -> io::Result<Membership> {
         let vacate = |error| {
             group.table.vacate(seat.slot);
             error
         };
-        let (epoll, closed_on_fork) = prepare(&group, &seat).map_err(vacate)?;
+        let lane_table = LaneTable::new().map_err(vacate)?;
+        let (epoll, closed_on_fork) = prepare(&group, &seat, lane_table.epoll()).map_err(vacate)?;
+        if lanes {
+            group.table.take_lanes(seat.slot);
+        }
         let service = Service { watch: None, buffer: Vec::new() };
         let member = Membership {
             _closed_on_fork: closed_on_fork,
+            lanes: lane_table,
             service: Mutex::new(service),
             claiming: Mutex::new(()),
             epoll,
@@ -86,6 +98,7 @@ impl Membership {
             thread::sleep(Duration::from_millis(1));
         }
         let asked = self.read_mail(&mut service.buffer, on_forwarded);
+        self.lanes.look_for_deaths();
         let died = service.watch.as_ref().is_some_and(|watch| !watch.pidfd.alive());
         if asked || died {
             self.watch_next(&mut service);
@@ -110,20 +123,30 @@ impl Membership {
         on_forwarded: &mut dyn FnMut(&Path, u16, &[u8]),
     ) -> bool {
         buffer.resize(LONGEST, 0);
-        let mut rewatch = false;
+        let (mut rewatch, mut dinged) = (false, false);
         for _ in 0..BATCH {
             let Ok(Some(received)) = self.seat.mailbox.recv(buffer) else { break };
-            let ours = received.sender.is_some_and(|sender| sender.uid == self.coroner.uid);
-            if !ours || received.truncated {
+            let Some(sender) = received.sender.filter(|sender| sender.uid == self.coroner.uid)
+            else {
+                continue;
+            };
+            let mail = buffer.get(..received.len).and_then(Mail::parse);
+            if received.truncated && !matches!(mail, Some(Mail::Offer(_))) {
                 continue;
             }
-            match buffer.get(..received.len).and_then(Mail::parse) {
+            match mail {
+                Some(Mail::Offer(offer)) => self.take_offer(sender.pid, &offer, received.fds),
+                Some(Mail::Refusal { slot, tenure }) => self.refused(sender.pid, slot, tenure),
+                Some(Mail::Ding) => dinged = true,
                 Some(Mail::Rewatch) => rewatch = true,
                 Some(Mail::Packet { path, src_port, bytes }) => {
                     on_forwarded(&path, src_port, bytes);
                 }
                 None => {}
             }
+        }
+        if dinged {
+            self.lanes.look_for_closed();
         }
         rewatch
     }
@@ -194,8 +217,11 @@ impl Membership {
     }
 
     pub(super) fn leave(self) {
-        let Membership { _closed_on_fork, service, epoll, seat, group, coroner, claiming } = self;
+        self.close_lanes();
+        let Membership { _closed_on_fork, lanes, service, epoll, seat, group, coroner, claiming } =
+            self;
         let own = seat.slot;
+        drop(lanes);
         drop((_closed_on_fork, service, claiming, epoll));
         // The names first: who takes the slot binds them.
         drop(seat);
@@ -220,10 +246,15 @@ fn ring(own: u16, sockets: u16) -> impl DoubleEndedIterator<Item = u16> {
     (own.saturating_add(1)..sockets).chain(0..own.min(sockets))
 }
 
-fn prepare(group: &Group, seat: &Seat) -> io::Result<(Epoll, Vec<ClosedOnFork>)> {
+fn prepare(
+    group: &Group,
+    seat: &Seat,
+    lanes: BorrowedFd<'_>,
+) -> io::Result<(Epoll, Vec<ClosedOnFork>)> {
     let epoll = Epoll::new()?;
     epoll.add(seat.entry.as_fd(), 0, Interest::READ)?;
     epoll.add(seat.mailbox.as_fd(), 0, Interest::READ)?;
+    epoll.add(lanes, 0, Interest::READ)?;
     let [tx, rx] = group.vault.ends();
     let fds = [
         tx,
@@ -233,6 +264,7 @@ fn prepare(group: &Group, seat: &Seat) -> io::Result<(Epoll, Vec<ClosedOnFork>)>
         seat.entry.as_fd(),
         seat.mailbox.as_fd(),
         epoll.as_fd(),
+        lanes,
     ];
     let closed_on_fork = fds.into_iter().map(ClosedOnFork::new).collect::<io::Result<_>>()?;
     Ok((epoll, closed_on_fork))

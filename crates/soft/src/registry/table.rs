@@ -15,7 +15,7 @@ use ironverbs_sys::{lock as robust, process};
 use super::{BLOCKS_PER_SLOT, JoinError, SLOTS};
 
 /// Changes with every change of the table, the vault or a message between members.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ironverb");
 
@@ -41,6 +41,7 @@ mod slot {
     pub(super) const FREED: usize = 24;
     pub(super) const BLOCKS: usize = 32;
     pub(super) const TENURE: usize = 36;
+    pub(super) const LANES: usize = 40;
     pub(super) const RESTING: usize = 64;
 }
 
@@ -87,6 +88,8 @@ pub(super) struct Tenant {
     pub(super) tenure: u32,
     /// A bit per claimed block.
     pub(super) blocks: u32,
+    /// Whether it takes lanes.
+    pub(super) lanes: bool,
 }
 
 #[derive(Debug)]
@@ -185,6 +188,7 @@ impl Table {
             },
             tenure: self.word(at + slot::TENURE).load(Ordering::Relaxed),
             blocks: self.word(at + slot::BLOCKS).load(Ordering::Relaxed),
+            lanes: self.word(at + slot::LANES).load(Ordering::Relaxed) != 0,
         })
     }
 
@@ -200,8 +204,15 @@ impl Table {
         self.long(at + slot::START).store(identity.start, Ordering::Relaxed);
         self.long(at + slot::NAMESPACES).store(identity.namespaces, Ordering::Relaxed);
         self.word(at + slot::TENURE).fetch_add(1, Ordering::Relaxed);
+        self.word(at + slot::LANES).store(0, Ordering::Relaxed);
         // SYNC POINT: with the load in `tenant`.
         self.word(at + slot::STATE).store(LIVE, Ordering::Release);
+    }
+
+    /// Says that the slot's tenant, the caller, takes lanes.
+    pub(super) fn take_lanes(&self, slot: u16) {
+        let Some(at) = place(slot) else { return };
+        self.word(at + slot::LANES).store(1, Ordering::Relaxed);
     }
 
     /// Frees a slot and its blocks. By its tenant, or under the lock after the tenant's death.
@@ -276,11 +287,18 @@ mod tests {
         table.set_sockets(3);
         table.occupy(2, ME);
         assert_eq!((other.sockets(), other.vault(), other.only_v4()), (3, [11, 12], false));
-        assert_eq!(other.tenant(2), Some(Tenant { identity: ME, tenure: 1, blocks: 0 }));
+        assert_eq!(
+            other.tenant(2),
+            Some(Tenant { identity: ME, tenure: 1, blocks: 0, lanes: false })
+        );
+        table.take_lanes(2);
+        assert!(other.tenant(2).unwrap().lanes);
         assert_eq!(other.tenant(1), None);
         other.vacate(2);
         assert_eq!(table.tenant(2), None);
         assert_ne!(table.freed_at(2), 0);
+        table.occupy(2, ME);
+        assert!(!other.tenant(2).unwrap().lanes);
     }
 
     #[test]
@@ -304,6 +322,7 @@ mod tests {
         assert_eq!(table.tenant(SLOTS), None);
         assert_eq!(table.claim(SLOTS, 0xf, 0), None);
         table.occupy(u16::MAX, ME);
+        table.take_lanes(SLOTS);
         table.vacate(SLOTS);
         table.release(0, 77);
     }

@@ -1,0 +1,367 @@
+//! Which lanes there are: how they come, and what becomes of them when a process dies.
+//!
+//! A lane belongs to a process, which is a slot and which of the slot's tenants it is; a newcomer in
+//! the slot never meets the lanes of the one before. Each process at the other end of a lane is
+//! watched by its pidfd, in an epoll instance within that of the registry.
+//!
+//! What the registry's service finds out is put down as news, which the thread that next goes
+//! through the inbound lanes takes up: so the service never waits for one that consumes.
+//!
+//! A departure, whatever its cause, is one thing: the process is no longer watched, our lane to it is
+//! closed, its lane to us stays until it is empty; then it is reported.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ironverbs_sys::event::{Epoll, Event, Interest};
+use ironverbs_sys::process::PidFd;
+use ironverbs_sys::unix::Datagrams;
+use parking_lot::{Mutex, RwLock};
+
+use super::lanes::{Inbound, Outbound};
+use super::ring::{Consumer, Producer};
+use crate::registry::{self, Membership, Peer};
+
+/// Lanes from one process at a time; it needs one, or two when it has just lost one.
+const LANES_OF_ONE: u32 = 4;
+
+/// Locks are taken in this order: `making`, `inbound`, `watches`, `outbound`, a producer, `news`,
+/// `deaths`; the caller's own may be taken under `inbound` (in the call-back) and above a producer.
+#[derive(Debug)]
+pub(crate) struct LaneTable {
+    epoll: Epoll,
+    post: Arc<Datagrams>,
+    making: Mutex<()>,
+    inbound: Mutex<Vec<Inbound>>,
+    watches: Mutex<HashMap<u64, Watch>>,
+    /// By slot.
+    outbound: RwLock<Vec<Option<Arc<Outbound>>>>,
+    news: Mutex<News>,
+    is_news: AtomicBool,
+    deaths: Mutex<Vec<u16>>,
+    is_death: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Watch {
+    peer: Peer,
+    /// None for ourselves.
+    pidfd: Option<PidFd>,
+    accepted: u32,
+}
+
+#[derive(Debug, Default)]
+struct News {
+    arrived: Vec<Inbound>,
+    departed: Vec<Peer>,
+}
+
+/// Names a process in the epoll instance.
+fn token(peer: &Peer) -> u64 {
+    u64::from(peer.tenure) << 16 | u64::from(peer.slot)
+}
+
+impl LaneTable {
+    pub(crate) fn new() -> io::Result<LaneTable> {
+        Ok(LaneTable {
+            epoll: Epoll::new()?,
+            // In a child of fork(2) it is harmless: it has no name.
+            post: Arc::new(Datagrams::unbound()?),
+            making: Mutex::default(),
+            inbound: Mutex::default(),
+            watches: Mutex::default(),
+            outbound: RwLock::default(),
+            news: Mutex::default(),
+            is_news: AtomicBool::new(false),
+            deaths: Mutex::default(),
+            is_death: AtomicBool::new(false),
+        })
+    }
+
+    /// Readable when a process at the other end of a lane has died.
+    pub(crate) fn epoll(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    pub(super) fn to(&self, member: &Membership, slot: u16) -> io::Result<Arc<Outbound>> {
+        let peer = member.peer(slot).ok_or(io::ErrorKind::NotConnected)?;
+        if let Some(lane) = self.existing(&peer) {
+            return Ok(lane);
+        }
+        let _making = self.making.lock();
+        if let Some(lane) = self.existing(&peer) {
+            return Ok(lane);
+        }
+        let (producer, fd) = Producer::create()?;
+        let lane = Arc::new(Outbound {
+            peer,
+            producer: Mutex::new(producer),
+            alive: AtomicBool::new(true),
+            mailbox: member.mailbox(slot)?,
+            post: self.post.clone(),
+        });
+        if slot == member.slot() {
+            let consumer = Consumer::map(fd).map_err(io::Error::other)?;
+            let watch = Watch { peer, pidfd: None, accepted: 0 };
+            self.watches.lock().insert(token(&peer), watch);
+            self.arrive(peer, consumer, false);
+            self.enter(lane.clone());
+            return Ok(lane);
+        }
+        self.watch(member, &peer, 0)?;
+        member.offer(&peer, fd.as_fd())?;
+        self.enter(lane.clone());
+        // It may have died while it was not yet known that we have a lane to it.
+        if !self.watches.lock().contains_key(&token(&peer)) {
+            self.withdraw(&peer);
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        Ok(lane)
+    }
+
+    fn existing(&self, peer: &Peer) -> Option<Arc<Outbound>> {
+        let lanes = self.outbound.read();
+        let lane = lanes.get(usize::from(peer.slot))?.as_ref()?;
+        (lane.peer == *peer && lane.is_alive()).then(|| lane.clone())
+    }
+
+    fn enter(&self, lane: Arc<Outbound>) {
+        let mut lanes = self.outbound.write();
+        let index = usize::from(lane.peer.slot);
+        if lanes.len() <= index {
+            lanes.resize_with(index + 1, || None);
+        }
+        if let Some(place) = lanes.get_mut(index) {
+            *place = Some(lane);
+        }
+    }
+
+    /// Takes a lane that the peer offers. False: it could not be taken.
+    pub(crate) fn accept(&self, member: &Membership, peer: &Peer, fd: OwnedFd) -> bool {
+        let Ok(consumer) = Consumer::map(fd) else { return false };
+        match self.watch(member, peer, 1) {
+            Ok(()) => self.arrive(*peer, consumer, false),
+            // Dead already: what it sent before counts.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => {
+                self.arrive(*peer, consumer, true);
+            }
+            Err(_) => return false,
+        }
+        true
+    }
+
+    fn arrive(&self, peer: Peer, consumer: Consumer, departed: bool) {
+        let lane = Inbound { slot: peer.slot, pid: peer.pid, consumer, peer, departed };
+        self.news.lock().arrived.push(lane);
+        self.is_news.store(true, Ordering::Release);
+    }
+
+    /// Has the process's death noticed; counts the lanes `accepted` from it.
+    fn watch(&self, member: &Membership, peer: &Peer, accepted: u32) -> io::Result<()> {
+        let mut watches = self.watches.lock();
+        if let Some(watch) = watches.get_mut(&token(peer)) {
+            if watch.accepted + accepted > LANES_OF_ONE {
+                return Err(io::ErrorKind::QuotaExceeded.into());
+            }
+            watch.accepted += accepted;
+            return Ok(());
+        }
+        let pidfd = member.pidfd(peer)?;
+        self.epoll.add(pidfd.as_fd(), token(peer), Interest::READ)?;
+        watches.insert(token(peer), Watch { peer: *peer, pidfd: Some(pidfd), accepted });
+        Ok(())
+    }
+
+    /// Finds the dead among those at the other ends.
+    pub(crate) fn look_for_deaths(&self) {
+        let mut events = [Event::EMPTY; 16];
+        while let Ok(found @ 1..) = self.epoll.wait(&mut events, Some(Duration::ZERO)) {
+            for event in events.iter().take(found) {
+                let peer = self.watches.lock().get(&event.token()).map(|watch| watch.peer);
+                if let Some(peer) = peer {
+                    self.depart(&peer);
+                }
+            }
+            if found < events.len() {
+                break;
+            }
+        }
+    }
+
+    /// Finds the lanes that the other end closed, or broke.
+    pub(crate) fn look_for_closed(&self) {
+        let lanes: Vec<_> = self.outbound.read().iter().flatten().cloned().collect();
+        for lane in lanes {
+            if lane.producer.lock().is_closed() {
+                self.depart(&lane.peer);
+            }
+        }
+    }
+
+    /// Has done with a process; at most once until there is a new lane to it or from it.
+    pub(crate) fn depart(&self, peer: &Peer) {
+        let Some(watch) = self.watches.lock().remove(&token(peer)) else { return };
+        if let Some(pidfd) = watch.pidfd {
+            // A child by a raw clone(2) may hold a duplicate: closing alone would not end it.
+            let _ = self.epoll.remove(pidfd.as_fd());
+        }
+        self.withdraw(peer);
+        self.news.lock().departed.push(*peer);
+        self.is_news.store(true, Ordering::Release);
+    }
+
+    /// Gives up the lane to the process.
+    fn withdraw(&self, peer: &Peer) {
+        let lane = match self.outbound.write().get_mut(usize::from(peer.slot)) {
+            Some(place) if place.as_ref().is_some_and(|lane| lane.peer == *peer) => place.take(),
+            _ => None,
+        };
+        if let Some(lane) = lane {
+            lane.producer.lock().close();
+            // It may be alive, and is to learn that we are done with it.
+            lane.wake();
+            lane.alive.store(false, Ordering::Release);
+        }
+    }
+
+    pub(super) fn for_each_inbound(
+        &self,
+        member: &Membership,
+        f: &mut dyn FnMut(&mut Inbound),
+    ) -> bool {
+        let Some(mut lanes) = self.inbound.try_lock() else { return false };
+        if self.is_news.load(Ordering::Relaxed) {
+            self.take_news(&mut lanes);
+        }
+        let mut index = 0;
+        while let Some(lane) = lanes.get_mut(index) {
+            f(lane);
+            if lane.consumer.producer_waits() {
+                self.wake(member, lane.slot);
+            }
+            let over = match lane.departed {
+                true => lane.consumer.is_empty(),
+                false => lane.consumer.is_over(),
+            };
+            if !over {
+                index += 1;
+                continue;
+            }
+            let mut lane = lanes.swap_remove(index);
+            lane.consumer.close();
+            if !lane.departed {
+                self.depart(&lane.peer);
+            } else if lanes.iter().all(|other| other.peer != lane.peer) {
+                self.report(lane.slot);
+            }
+        }
+        true
+    }
+
+    fn take_news(&self, lanes: &mut Vec<Inbound>) {
+        let mut news = self.news.lock();
+        self.is_news.store(false, Ordering::Relaxed);
+        lanes.append(&mut news.arrived);
+        let departed = std::mem::take(&mut news.departed);
+        drop(news);
+        for peer in departed {
+            let mut left = false;
+            for lane in lanes.iter_mut().filter(|lane| lane.peer == peer) {
+                lane.departed = true;
+                left = true;
+            }
+            if !left {
+                self.report(peer.slot);
+            }
+        }
+    }
+
+    fn report(&self, slot: u16) {
+        self.deaths.lock().push(slot);
+        self.is_death.store(true, Ordering::Release);
+    }
+
+    pub(super) fn deaths(&self) -> Vec<u16> {
+        if !self.is_death.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let mut deaths = self.deaths.lock();
+        self.is_death.store(false, Ordering::Relaxed);
+        std::mem::take(&mut deaths)
+    }
+
+    pub(super) fn wake(&self, member: &Membership, slot: u16) {
+        if let Ok(name) = member.mailbox(slot) {
+            registry::ding(&self.post, &name);
+        }
+    }
+
+    pub(super) fn prepare_sleep(&self) -> bool {
+        let quiet = self.all_quiet();
+        if !quiet {
+            self.awake();
+        }
+        quiet
+    }
+
+    fn all_quiet(&self) -> bool {
+        let Some(mut lanes) = self.inbound.try_lock() else { return false };
+        let news = || self.is_news.load(Ordering::Acquire) || self.is_death.load(Ordering::Acquire);
+        if news() {
+            return false;
+        }
+        for lane in lanes.iter_mut() {
+            if !lane.consumer.prepare_sleep() || lane.departed || lane.consumer.is_over() {
+                return false;
+            }
+        }
+        let mut broken = Vec::new();
+        for lane in self.outbound.read().iter().flatten() {
+            let Some(mut producer) = lane.producer.try_lock() else { return false };
+            if producer.is_closed() {
+                // The other end wrote nonsense, of which nobody tells us.
+                broken.push(lane.peer);
+                continue;
+            }
+            if !producer.prepare_sleep() {
+                return false;
+            }
+        }
+        for peer in &broken {
+            self.depart(peer);
+        }
+        broken.is_empty() && !news()
+    }
+
+    pub(super) fn awake(&self) {
+        for lane in self.inbound.lock().iter_mut() {
+            lane.consumer.awake();
+        }
+        for lane in self.outbound.read().iter().flatten() {
+            lane.producer.lock().awake();
+        }
+    }
+
+    /// Closes all lanes, for good. Gives the slots whose processes may want to know.
+    pub(crate) fn close(&self) -> Vec<u16> {
+        let mut slots = Vec::new();
+        for lane in std::mem::take(&mut *self.outbound.write()).into_iter().flatten() {
+            lane.alive.store(false, Ordering::Release);
+            lane.producer.lock().close();
+            slots.push(lane.peer.slot);
+        }
+        let arrived = std::mem::take(&mut self.news.lock().arrived);
+        let lanes = std::mem::take(&mut *self.inbound.lock());
+        for mut lane in lanes.into_iter().chain(arrived) {
+            lane.consumer.close();
+            slots.push(lane.slot);
+        }
+        slots.sort_unstable();
+        slots.dedup();
+        slots
+    }
+}

@@ -1,0 +1,144 @@
+//! The other members as ends of lanes: who they are, how they are offered one, how they are woken.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ironverbs_sys::process::PidFd;
+use ironverbs_sys::unix::{Datagrams, Name};
+
+use super::life::Life;
+use super::mail::{Mail, Offer};
+use super::service::Membership;
+use crate::local::LaneTable;
+
+/// How long a mailbox may be full: its owner reads it when it polls, and at the latest when its
+/// background thread wakes.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// A member that takes lanes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Peer {
+    pub(crate) slot: u16,
+    /// Which of the slot's tenants it is.
+    pub(crate) tenure: u32,
+    /// Its process, in our PID namespace too.
+    pub(crate) pid: u32,
+}
+
+impl Membership {
+    pub(crate) fn lanes(&self) -> &LaneTable {
+        &self.lanes
+    }
+
+    pub(crate) fn slot(&self) -> u16 {
+        self.seat.slot
+    }
+
+    /// Who is in the slot, if it takes lanes and so do we.
+    ///
+    /// Only of our PID namespace: there both sides know the other's pid, so that both can tell who
+    /// sent an offer and both see the other's death.
+    pub(crate) fn peer(&self, slot: u16) -> Option<Peer> {
+        let (ours, theirs) = (self.tenant(self.slot())?, self.tenant(slot)?);
+        let reachable = ours.lanes && theirs.lanes;
+        let same = theirs.identity.namespaces == self.coroner.own.namespaces;
+        (reachable && same).then_some(Peer {
+            slot,
+            tenure: theirs.tenure,
+            pid: theirs.identity.pid,
+        })
+    }
+
+    fn tenant(&self, slot: u16) -> Option<super::table::Tenant> {
+        self.group.table.tenant(slot)
+    }
+
+    /// A descriptor that tells of the peer's death.
+    ///
+    /// # Errors
+    /// NotConnected: it is dead. Unsupported: there is no way to learn of its death.
+    pub(crate) fn pidfd(&self, peer: &Peer) -> io::Result<PidFd> {
+        let tenant = self.tenant(peer.slot).filter(|tenant| tenant.tenure == peer.tenure);
+        let tenant = tenant.ok_or(io::ErrorKind::NotConnected)?;
+        if tenant.identity == self.coroner.own {
+            return PidFd::open(tenant.identity.pid);
+        }
+        match self.coroner.examine(peer.slot, &tenant) {
+            Life::Alive(Some(pidfd)) => Ok(pidfd),
+            Life::Alive(None) => Err(io::ErrorKind::Unsupported.into()),
+            Life::Dead => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    pub(crate) fn mailbox(&self, slot: u16) -> io::Result<Name> {
+        self.coroner.names.mailbox(slot)
+    }
+
+    /// Hands a lane to the peer.
+    ///
+    /// # Errors
+    /// TimedOut: its mailbox has been full for 100 ms. NotConnected: it is gone. Otherwise as
+    /// sendmsg(2).
+    pub(crate) fn offer(&self, peer: &Peer, lane: BorrowedFd<'_>) -> io::Result<()> {
+        let own = self.tenant(self.slot()).ok_or(io::ErrorKind::NotConnected)?;
+        let offer = Offer { slot: self.slot(), tenure: own.tenure, to: peer.tenure };
+        let name = self.mailbox(peer.slot)?;
+        let start = Instant::now();
+        loop {
+            match offer.send(&self.seat.mailbox, &name, lane) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    return Err(io::ErrorKind::NotConnected.into());
+                }
+                result => return result,
+            }
+            if start.elapsed() >= PATIENCE {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Takes a lane that was offered by the process `pid` of this user.
+    pub(super) fn take_offer(&self, pid: u32, offer: &Offer, fds: Vec<OwnedFd>) {
+        let own = self.tenant(self.slot()).map(|own| own.tenure);
+        let peer = self.peer(offer.slot).filter(|peer| {
+            // A pid of 0: a process of a namespace of which we see nothing.
+            peer.tenure == offer.tenure && peer.pid == pid && pid != 0
+        });
+        let Some(peer) = peer.filter(|_| own == Some(offer.to)) else { return };
+        let taken = match fds.into_iter().next() {
+            Some(fd) => self.lanes.accept(self, &peer, fd),
+            // There was no room for the descriptor.
+            None => false,
+        };
+        if let (false, Ok(name)) = (taken, self.mailbox(peer.slot)) {
+            let refusal = Mail::Refusal { slot: self.slot(), tenure: offer.to };
+            let _ = refusal.send(&self.seat.mailbox, &name);
+        }
+    }
+
+    /// The process `pid` says that it, in that slot, could not take our lane.
+    pub(super) fn refused(&self, pid: u32, slot: u16, tenure: u32) {
+        let peer = self.peer(slot).filter(|peer| peer.tenure == tenure && peer.pid == pid);
+        if let Some(peer) = peer {
+            self.lanes.depart(&peer);
+        }
+    }
+
+    /// Closes the lanes and lets their other ends know.
+    pub(super) fn close_lanes(&self) {
+        for slot in self.lanes.close() {
+            if let Ok(name) = self.mailbox(slot) {
+                ding(&self.seat.mailbox, &name);
+            }
+        }
+    }
+}
+
+/// Wakes the member with that mailbox. If it is full, its owner has something to wake up for.
+pub(crate) fn ding(from: &Datagrams, to: &Name) {
+    let _ = Mail::Ding.send(from, to);
+}
