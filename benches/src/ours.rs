@@ -123,6 +123,7 @@ impl End {
             compare_add: 0,
             swap: 0,
             ud: None,
+            xrc_srqn: 0,
         }
     }
 

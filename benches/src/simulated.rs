@@ -37,6 +37,7 @@ fn nanoseconds(loss: f64) -> Outcome<u64> {
         compare_add: 0,
         swap: 0,
         ud: None,
+        xrc_srqn: 0,
     };
     let (mut posted, mut done, start) = (0, 0, network.now());
     while done < MESSAGES {

@@ -12,11 +12,14 @@ const LEN: usize = 0xc000;
 pub const LKEY: u32 = 0x0a0b_0c0d;
 /// For the peer.
 pub const RKEY: u32 = 0x0d0c_0b0a;
+/// The SRQ of the XRC domain.
+pub const SRQN: u32 = 1;
 
 /// Memory, completions and events.
 pub struct Memory {
     bytes: Vec<u8>,
     invalidated: bool,
+    selected: bool,
     /// Requests that were accepted.
     pub posted: u64,
     /// Completions that were raised.
@@ -28,7 +31,14 @@ pub struct Memory {
 impl Memory {
     /// Zeros.
     pub fn new() -> Memory {
-        Memory { bytes: vec![0; LEN], invalidated: false, posted: 0, completed: 0, refused: false }
+        Memory {
+            bytes: vec![0; LEN],
+            invalidated: false,
+            selected: false,
+            posted: 0,
+            completed: 0,
+            refused: false,
+        }
     }
 
     /// Fails if a remote access was made that a check before it would have refused.
@@ -121,8 +131,20 @@ impl Device for Memory {
         Ok(())
     }
 
-    fn srq_take(&mut self, _wqe: &mut RecvWqe) -> bool {
-        false
+    fn select_srq(&mut self, srqn: u32) -> bool {
+        self.selected = srqn == SRQN;
+        self.selected
+    }
+
+    fn srq_take(&mut self, wqe: &mut RecvWqe) -> bool {
+        assert!(self.selected, "a receive of no SRQ");
+        if self.completed % 4 == 3 {
+            return false;
+        }
+        wqe.sges.clear();
+        wqe.sges.push(Sge { addr: REGION, len: 1024, lkey: LKEY });
+        self.posted += 1;
+        true
     }
 
     fn complete(&mut self, _queue: Queue, _wc: Wc) {

@@ -17,7 +17,7 @@ use ironverbs_transport::verbs::{
 };
 use ironverbs_wire::{Gid, Mtu, Packet, Path, psn};
 use libfuzzer_sys::fuzz_target;
-use memory::{LKEY, Memory, REGION, RKEY, Wire};
+use memory::{LKEY, Memory, REGION, RKEY, SRQN, Wire};
 use script::{Script, Step};
 
 const QPN: u32 = 0x12_3456;
@@ -98,6 +98,34 @@ fn ready(qp_type: QpType, memory: &mut Memory) -> Qp {
                     | AttrMask::MAX_QP_RD_ATOMIC,
             ),
         ],
+        QpType::XrcSend => [
+            (QpState::Init, AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS),
+            (
+                QpState::Rtr,
+                AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN,
+            ),
+            (
+                QpState::Rts,
+                AttrMask::SQ_PSN
+                    | AttrMask::TIMEOUT
+                    | AttrMask::RETRY_CNT
+                    | AttrMask::RNR_RETRY
+                    | AttrMask::MAX_QP_RD_ATOMIC,
+            ),
+        ],
+        QpType::XrcRecv => [
+            (QpState::Init, AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS),
+            (
+                QpState::Rtr,
+                AttrMask::AV
+                    | AttrMask::PATH_MTU
+                    | AttrMask::DEST_QPN
+                    | AttrMask::RQ_PSN
+                    | AttrMask::MAX_DEST_RD_ATOMIC
+                    | AttrMask::MIN_RNR_TIMER,
+            ),
+            (QpState::Rts, AttrMask::SQ_PSN | AttrMask::TIMEOUT),
+        ],
     };
     for (state, mask) in steps {
         let resolved = mask.contains(AttrMask::AV).then(path);
@@ -112,6 +140,8 @@ fuzz_target!(|data: &[u8]| {
     let qp_type = match kind % 8 {
         0 => QpType::Uc,
         1 => QpType::Ud,
+        2 => QpType::XrcSend,
+        3 => QpType::XrcRecv,
         _ => QpType::Rc,
     };
     let mut memory = Memory::new();
@@ -174,6 +204,7 @@ fuzz_target!(|data: &[u8]| {
                         qpn: PEER_QPN,
                         qkey: QKEY,
                     }),
+                    xrc_srqn: SRQN,
                 };
                 let sge = Sge { addr: REGION, len, lkey: LKEY };
                 if qp.post_send(&wr, Payload::Sges(&[sge])).is_ok() {

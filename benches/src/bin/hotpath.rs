@@ -166,6 +166,7 @@ fn main() {
         compare_add: 0,
         swap: 0,
         ud: None,
+        xrc_srqn: 0,
     };
     for round in 0..rounds {
         let now = Instant(1_000 + round * 10_000);

@@ -271,6 +271,7 @@ unsafe fn add(qp: *mut ibv_qp_ex, opcode: WrOpcode, set: impl FnOnce(&mut SendWr
                 compare_add: 0,
                 swap: 0,
                 ud: None,
+                xrc_srqn: 0,
             };
             // Only the setters of inline data make a request inline.
             wr.flags.remove(SendFlags::INLINE);

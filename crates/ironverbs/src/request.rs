@@ -49,6 +49,7 @@ impl Plan {
             compare_add: 0,
             swap: 0,
             ud: None,
+            xrc_srqn: 0,
         };
         Plan { wr, remote_len: None, silent: false, foreign_address: false }
     }

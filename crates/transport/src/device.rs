@@ -84,10 +84,18 @@ pub trait Device {
     /// Invalidates `rkey` for a SEND with invalidate.
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault>;
 
+    /// Makes `srqn`, of the QP's XRC domain, the SRQ that this and later calls are about: receives
+    /// are taken from it, their completions go to its CQ, and memory is checked against its
+    /// protection domain (IBA A14). False, with none chosen, where the domain has no such SRQ.
+    /// XRC_RECV only.
+    fn select_srq(&mut self, srqn: u32) -> bool {
+        let _ = srqn;
+        false
+    }
     /// Takes the next receive request of the QP's SRQ into `wqe`; false when there is none.
     fn srq_take(&mut self, wqe: &mut RecvWqe) -> bool;
 
-    /// Adds a completion.
+    /// Adds a completion. One of a receive whose SRQ is gone meanwhile goes with it.
     fn complete(&mut self, queue: Queue, wc: Wc);
     /// Raises an asynchronous event.
     fn event(&mut self, event: QpEvent);

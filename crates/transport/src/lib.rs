@@ -1,4 +1,4 @@
-//! The IBA transport of RC, UC and UD queue pairs as sans-I/O state machines.
+//! The IBA transport of RC, UC, UD and XRC queue pairs as sans-I/O state machines.
 //!
 //! A [`Qp`](qp::Qp) takes work requests, packets and time, and gives packets, completions, memory
 //! accesses and its next deadline. It has no clock, socket or thread; whoever owns it supplies

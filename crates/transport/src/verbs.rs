@@ -36,6 +36,28 @@ pub enum QpType {
     Uc = 3,
     /// Unreliable datagram.
     Ud = 4,
+    /// The requesting side of an extended reliable connection (IBA A14): it has no receives.
+    XrcSend = 9,
+    /// The responding side of one: it has no sends, and its receives are those of the SRQs of its
+    /// XRC domain that requests name.
+    XrcRecv = 10,
+}
+
+impl QpType {
+    /// Whether what is sent is acknowledged, and sent again until it is.
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, QpType::Rc | QpType::XrcSend | QpType::XrcRecv)
+    }
+
+    /// Whether it can send requests.
+    pub const fn has_requester(self) -> bool {
+        !matches!(self, QpType::XrcRecv)
+    }
+
+    /// Whether it takes requests of peers.
+    pub const fn has_responder(self) -> bool {
+        !matches!(self, QpType::XrcSend)
+    }
 }
 
 /// Opcode of a send work request (`enum ibv_wr_opcode`).
@@ -254,6 +276,8 @@ pub struct SendWr {
     pub swap: u64,
     /// Destination, UD only.
     pub ud: Option<UdDest>,
+    /// The peer's SRQ that the request is for, XRC only, 24 bits.
+    pub xrc_srqn: u32,
 }
 
 /// A work completion (`struct ibv_wc`).

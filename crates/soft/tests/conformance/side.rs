@@ -248,6 +248,7 @@ pub(crate) fn wr(wr_id: u64, opcode: WrOpcode) -> SendWr {
         compare_add: 0,
         swap: 0,
         ud: None,
+        xrc_srqn: 0,
     }
 }
 

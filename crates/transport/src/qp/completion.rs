@@ -30,17 +30,14 @@ impl Qp {
         let Some(wqe) = self.sends.pop() else { return };
         let wc = self.send_wc(&wqe, status, why);
         dev.complete(Queue::Send, wc);
-        match self.config.qp_type {
-            QpType::Rc => {
-                self.responder.forget();
-                self.enter_error(dev);
-            }
-            QpType::Uc | QpType::Ud => {
-                self.attr.state = QpState::Sqe;
-                self.attr.cur_state = QpState::Sqe;
-                self.requester.stop();
-                self.flush_posted(dev);
-            }
+        if self.config.qp_type.is_reliable() {
+            self.responder.forget();
+            self.enter_error(dev);
+        } else {
+            self.attr.state = QpState::Sqe;
+            self.attr.cur_state = QpState::Sqe;
+            self.requester.stop();
+            self.flush_posted(dev);
         }
     }
 
@@ -55,6 +52,9 @@ impl Qp {
         }
         self.requester.skip_to_tail(&self.sends);
         if self.attr.state == QpState::Err {
+            if self.config.qp_type == QpType::XrcRecv && self.receives.current().is_some() {
+                dev.select_srq(self.responder.srqn);
+            }
             while self.receives.current().is_some() {
                 self.fail_receive(WcStatus::WrFlushErr, VendorErr::Flushed, dev);
             }

@@ -91,7 +91,10 @@ pub enum PostError {
     /// A UD send has no address. EINVAL.
     #[error("a UD send needs a destination")]
     NoDestination,
-    /// The receives of this QP are posted to its SRQ. EINVAL.
+    /// The QP sends only. EINVAL.
+    #[error("an XRC_SEND queue pair has no receives")]
+    NoReceives,
+    /// The receives of this QP are posted to its SRQ, or to those of its XRC domain. EINVAL.
     #[error("the queue pair takes its receives from a shared receive queue")]
     SharedReceives,
 }

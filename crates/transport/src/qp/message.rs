@@ -1,4 +1,4 @@
-//! SENDs and WRITEs as they arrive in sequence, on RC and UC (IBA 9.7.4.1, 9.8.2).
+//! SENDs and WRITEs as they arrive in sequence, on RC, XRC and UC (IBA 9.7.4.1, 9.8.2).
 
 use ironverbs_wire::{Op, Packet};
 
@@ -29,6 +29,8 @@ pub(super) enum Refusal {
     Invalid,
     /// It may not access that memory.
     Access,
+    /// The XRC domain has no SRQ of that number (IBA A14).
+    Queue,
     /// The message is too long for the receive in hand.
     TooLong,
     /// The memory of the receive in hand is not accessible.
@@ -182,7 +184,7 @@ impl Qp {
     /// How the receive in hand ends when a packet for it is refused; None: it stays.
     pub(super) fn receive_error(refusal: Refusal) -> Option<(WcStatus, VendorErr)> {
         match refusal {
-            Refusal::NotReady | Refusal::Invalid | Refusal::Access => None,
+            Refusal::NotReady | Refusal::Invalid | Refusal::Access | Refusal::Queue => None,
             Refusal::TooLong => Some((WcStatus::LocLenErr, VendorErr::RecvTooSmall)),
             Refusal::Local(fault) => Some((WcStatus::LocProtErr, local(fault))),
             Refusal::Invalidate => Some((WcStatus::LocAccessErr, VendorErr::InvalidateRefused)),

@@ -50,7 +50,7 @@ pub struct QpConfig {
     pub cap: QpCap,
     /// Every send completes visibly, signaled or not.
     pub sq_sig_all: bool,
-    /// Receives come from a shared receive queue.
+    /// Receives come from a shared receive queue. Of no account on XRC.
     pub srq: bool,
 }
 
@@ -91,13 +91,13 @@ impl Default for PacketSize {
     }
 }
 
-/// A queue pair of type RC, UC or UD.
+/// A queue pair of any type.
 #[derive(Debug)]
 pub struct Qp {
     config: QpConfig,
     /// What was set by modify; `attr.state` is the state.
     attr: QpAttr,
-    /// To the peer. RC and UC only.
+    /// To the peer. Not of UD.
     path: Path,
     pkey: u16,
     mtu: PacketSize,
@@ -121,7 +121,7 @@ impl Qp {
             mtu: PacketSize::default(),
             held: false,
             sends: SendQueue::new(&config.cap),
-            receives: RecvQueue::new(&config.cap, config.srq),
+            receives: RecvQueue::new(&config.cap, config.srq || config.qp_type == QpType::XrcRecv),
             requester: Requester::default(),
             responder: Responder::default(),
             counters: Counters::default(),
@@ -148,7 +148,7 @@ impl Qp {
         QpAttr { sq_draining: self.is_draining(), ..self.attr }
     }
 
-    /// The path to the peer and its QPN, once the transition to RTR has given them (RC, UC).
+    /// The path to the peer and its QPN, once the transition to RTR has given them; None on UD.
     pub fn peer(&self) -> Option<(&Path, u32)> {
         let connected = self.config.qp_type != QpType::Ud
             && !matches!(self.attr.state, QpState::Reset | QpState::Init);
@@ -170,7 +170,7 @@ impl Qp {
 
     /// Cuts messages into packets of `bytes` bytes from now to RESET, whatever the path MTU, which
     /// is still what queries tell: for a path to the peer that is no network. Both ends must do so
-    /// before the first packet. RC and UC; no effect while requests are under way, nor for 0 bytes.
+    /// before the first packet. Not of UD; no effect while requests are under way, nor for 0 bytes.
     pub fn set_packet_size(&mut self, bytes: usize) {
         if self.config.qp_type != QpType::Ud && bytes > 0 && !self.requester.is_busy(&self.sends) {
             self.mtu = PacketSize { bytes, fixed: true };
@@ -224,10 +224,11 @@ impl Qp {
             self.counters.dropped.peer += 1;
             return;
         }
-        if packet.op.is_response() {
-            self.handle_response(packet, now, dev);
-        } else {
-            self.handle_request(packet, dev);
+        let qp_type = self.config.qp_type;
+        match packet.op.is_response() {
+            true if qp_type.has_requester() => self.handle_response(packet, now, dev),
+            false if qp_type.has_responder() => self.handle_request(packet, dev),
+            _ => self.counters.dropped.service += 1,
         }
     }
 
@@ -278,6 +279,7 @@ impl Qp {
             QpType::Rc => Service::Rc,
             QpType::Uc => Service::Uc,
             QpType::Ud => Service::Ud,
+            QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
         }
     }
 }

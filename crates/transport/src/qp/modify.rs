@@ -78,7 +78,7 @@ impl Qp {
         self.requester.stop();
         self.flush_posted(dev);
         // ibv_get_async_event(3): no more of the SRQ's requests will be taken.
-        if entered && self.receives.is_shared() {
+        if entered && self.receives.is_shared() && self.config.qp_type != QpType::XrcRecv {
             dev.event(QpEvent::LastWqeReached);
         }
     }

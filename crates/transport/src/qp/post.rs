@@ -48,6 +48,9 @@ impl Qp {
         if self.attr.state == QpState::Reset {
             return Err(PostError::State(self.attr.state));
         }
+        if !self.config.qp_type.has_responder() {
+            return Err(PostError::NoReceives);
+        }
         self.receives.post(wr_id, sges)
     }
 }
@@ -55,10 +58,11 @@ impl Qp {
 /// The table of operations in ibv_post_send(3).
 fn allows(qp_type: QpType, opcode: WrOpcode) -> bool {
     match opcode {
+        _ if !qp_type.has_requester() => false,
         WrOpcode::Send | WrOpcode::SendWithImm => true,
         WrOpcode::Write | WrOpcode::WriteWithImm => qp_type != QpType::Ud,
         WrOpcode::Read | WrOpcode::CompareSwap | WrOpcode::FetchAdd | WrOpcode::SendWithInv => {
-            qp_type == QpType::Rc
+            qp_type.is_reliable()
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::verbs::{QpCap, Sge};
 pub(super) enum RecvQueue {
     /// The queue of the QP.
     Own(Ring),
-    /// A shared receive queue. `wqe` is reused from one message to the next; it is a request in
+    /// A shared receive queue, on XRC the one that the message names. `wqe` is reused from one message to the next; it is a request in
     /// hand only while `held`.
     Shared { wqe: RecvWqe, held: bool },
 }

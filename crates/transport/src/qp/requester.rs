@@ -1,4 +1,4 @@
-//! The requester of RC and UC: which packet goes next (IBA 9.7.3, 9.8.2).
+//! The requester of RC, XRC and UC: which packet goes next (IBA 9.7.3, 9.8.2).
 
 use std::collections::VecDeque;
 
@@ -175,7 +175,7 @@ impl Qp {
             return false;
         }
         let wqe = self.sends.wqe(requester.cursor);
-        let reliable = self.config.qp_type == QpType::Rc;
+        let reliable = self.config.qp_type.is_reliable();
         if reliable && requester.in_flight() >= requester.window.size() {
             return false;
         }
@@ -270,7 +270,7 @@ impl Qp {
         let count = self.extent(wqe, at);
         let end = at.plus(count);
         let ends = end == first.plus(packets);
-        let ack_req = self.config.qp_type == QpType::Rc && self.asks_for_ack(answered || ends, end);
+        let ack_req = self.config.qp_type.is_reliable() && self.asks_for_ack(answered || ends, end);
         if !self.emit_request(index, at, count, ack_req, dev, sink) {
             return false;
         }
@@ -388,14 +388,14 @@ impl Qp {
     }
 
     pub(super) fn request_deadline(&self) -> Option<Instant> {
-        if self.config.qp_type != QpType::Rc || !self.sends_requests() {
+        if !self.config.qp_type.is_reliable() || !self.sends_requests() {
             return None;
         }
         self.requester.timers.deadline(self.requester.is_waiting(), self.held)
     }
 
     pub(super) fn handle_request_timeout<D: Device + ?Sized>(&mut self, now: Instant, dev: &mut D) {
-        if self.config.qp_type != QpType::Rc
+        if !self.config.qp_type.is_reliable()
             || !self.sends_requests()
             || self.requester.timers.still_paused(now)
             || !self.requester.is_waiting()

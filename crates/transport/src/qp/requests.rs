@@ -1,13 +1,13 @@
 //! The packets of a requester.
 
-use ironverbs_wire::{AtomicEth, Bth, Reth};
+use ironverbs_wire::{AtomicEth, Bth, Reth, XrcEth};
 
 use super::completion::local;
 use super::send_queue::{Data, Progress};
 use super::seq::Seq;
 use super::{Qp, emit, sg};
 use crate::device::{Device, Sink};
-use crate::verbs::{SendFlags, WcStatus, WrOpcode};
+use crate::verbs::{QpType, SendFlags, WcStatus, WrOpcode};
 
 impl Qp {
     /// Sends the packet `at` of a request that has begun; of a READ the request for `count`
@@ -41,6 +41,8 @@ impl Qp {
             ..Bth::default()
         };
         let mut header = emit::header(self.service(), op, bth);
+        let xrc = self.config.qp_type == QpType::XrcSend;
+        header.xrceth = xrc.then_some(XrcEth { srqn: wr.xrc_srqn });
         let mut payload = 0;
         match wr.opcode {
             WrOpcode::Read => {

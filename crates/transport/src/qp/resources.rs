@@ -20,6 +20,8 @@ pub(super) struct Resource {
     /// PSN of the request, and how many its responses take.
     pub(super) first: Seq,
     packets: u32,
+    /// The SRQ it named, on XRC.
+    pub(super) srqn: u32,
     /// MSN at its arrival.
     pub(super) msn: u32,
     /// What is being sent: from `start` on, `next` is next, `end` not any more.
@@ -100,7 +102,7 @@ impl Resources {
     }
 
     /// Keeps a new request, to be answered with `packets` packets from `first` on.
-    pub(super) fn keep(&mut self, answer: Answer, first: Seq, packets: u32, msn: u32) {
+    pub(super) fn keep(&mut self, answer: Answer, first: Seq, packets: u32, srqn: u32, msn: u32) {
         let end_offset = match answer {
             Answer::Read { len, .. } => len.into(),
             Answer::Atomic { .. } => 0,
@@ -110,6 +112,7 @@ impl Resources {
             answer,
             first,
             packets,
+            srqn,
             msn,
             start: first,
             next: first,

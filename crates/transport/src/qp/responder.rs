@@ -1,4 +1,4 @@
-//! The responder of RC and UC: requests as they arrive (IBA 9.7.4, 9.8.2).
+//! The responder of RC, XRC and UC: requests as they arrive (IBA 9.7.4, 9.8.2).
 
 use ironverbs_wire::{NakCode, Op, Packet, Syndrome};
 
@@ -17,6 +17,8 @@ pub(super) struct Responder {
     /// Messages completed (IBA 9.7.7), 24 bits on the wire.
     pub(super) msn: u32,
     pub(super) message: Message,
+    /// The SRQ that the last request was for, on XRC.
+    pub(super) srqn: u32,
     /// The last request to be acknowledged that is not yet.
     pub(super) ack: Option<Seq>,
     /// To be sent after the responses to what came before.
@@ -51,7 +53,8 @@ impl Responder {
 
     /// Drops what it owes.
     pub(super) fn forget(&mut self) {
-        *self = Responder { expected: self.expected, ..Responder::default() };
+        let Responder { expected, srqn, .. } = *self;
+        *self = Responder { expected, srqn, ..Responder::default() };
     }
 
     fn message_done(&mut self) {
@@ -103,6 +106,7 @@ impl Qp {
         packet: &Packet<'_>,
         dev: &mut D,
     ) -> Result<(), Refusal> {
+        self.select_srq(packet, dev)?;
         let packets = match packet.op {
             Op::ReadRequest => self.accept_read(packet, dev)?,
             Op::CompareSwap | Op::FetchAdd => self.accept_atomic(packet, dev)?,
@@ -115,6 +119,27 @@ impl Qp {
             }
         };
         self.responder.expected = self.responder.expected.plus(packets);
+        Ok(())
+    }
+
+    /// On XRC every packet says which SRQ it is for, those of one message the same (IBA A14).
+    fn select_srq<D: Device + ?Sized>(
+        &mut self,
+        packet: &Packet<'_>,
+        dev: &mut D,
+    ) -> Result<(), Refusal> {
+        if self.config.qp_type != QpType::XrcRecv {
+            return Ok(());
+        }
+        let srqn = packet.xrceth.ok_or(Refusal::Invalid)?.srqn;
+        let starts = packet.op.is_first() || packet.op.is_only();
+        if !starts && srqn != self.responder.srqn {
+            return Err(Refusal::Invalid);
+        }
+        if !dev.select_srq(srqn) {
+            return Err(Refusal::Queue);
+        }
+        self.responder.srqn = srqn;
         Ok(())
     }
 
@@ -162,8 +187,8 @@ impl Qp {
     fn keep(&mut self, answer: Answer, packets: u32) {
         self.responder.message_done();
         self.counters.rx_messages += 1;
-        let Responder { expected, msn, .. } = self.responder;
-        self.responder.resources.keep(answer, expected, packets, msn);
+        let Responder { expected, srqn, msn, .. } = self.responder;
+        self.responder.resources.keep(answer, expected, packets, srqn, msn);
     }
 
     /// A request from before (IBA 9.7.5.1): nothing is carried out twice.
@@ -200,7 +225,7 @@ impl Qp {
                 self.counters.rnr_naks_sent += 1;
                 return self.nak(Syndrome::Rnr { timer: self.attr.min_rnr_timer });
             }
-            Refusal::Invalid | Refusal::TooLong => NakCode::InvalidRequest,
+            Refusal::Invalid | Refusal::TooLong | Refusal::Queue => NakCode::InvalidRequest,
             Refusal::Access | Refusal::Invalidate => NakCode::RemoteAccess,
             Refusal::Local(_) => NakCode::RemoteOperational,
         };
@@ -215,7 +240,7 @@ impl Qp {
         self.responder.message = Message::None;
         match (Self::receive_error(refusal), refusal) {
             (Some((status, why)), _) => self.fail_receive(status, why, dev),
-            (None, Refusal::Access) => dev.event(QpEvent::AccessError),
+            (None, Refusal::Access | Refusal::Queue) => dev.event(QpEvent::AccessError),
             (None, _) => dev.event(QpEvent::RequestError),
         }
         self.enter_error(dev);

@@ -8,6 +8,7 @@ use super::responder::Nak;
 use super::seq::Seq;
 use super::{Qp, emit};
 use crate::device::{Device, Sink};
+use crate::verbs::QpType;
 
 /// An acknowledgement without credits: receives are not counted for the peer (IBA 9.7.7).
 const ACK: Syndrome = Syndrome::Ack { credits: 31 };
@@ -80,6 +81,9 @@ impl Qp {
         let seq = resource.next;
         let offset = u64::from(seq.since(resource.first)) * mtu;
         let len = resource.end_offset.saturating_sub(offset).min(mtu) as usize;
+        if self.config.qp_type == QpType::XrcRecv && !dev.select_srq(resource.srqn) {
+            return Err(Refusal::Access);
+        }
         let op = emit::response_op(seq == resource.start, seq.plus(1) == resource.end);
         let header = self.response(seq, op, ACK, resource.msn);
         let Some(room) = emit::begin(sink, &self.path, header, len) else { return Ok(false) };

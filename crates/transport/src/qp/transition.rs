@@ -42,7 +42,7 @@ fn find(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
         (Rts, Rts) | (Sqd, Rts) => (none, running(qp_type)),
         (Rts, Sqd) => (none, AttrMask::EN_SQD_ASYNC_NOTIFY),
         (Sqd, Sqd) => (none, drained(qp_type)),
-        (Sqe, Rts) if qp_type != QpType::Rc => (none, AttrMask::CUR_STATE | identity(qp_type)),
+        (Sqe, Rts) if !qp_type.is_reliable() => (none, AttrMask::CUR_STATE | identity(qp_type)),
         _ => return None,
     };
     Some(Transition { required, optional })
@@ -52,14 +52,14 @@ fn find(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
 fn identity(qp_type: QpType) -> AttrMask {
     match qp_type {
         QpType::Ud => AttrMask::QKEY,
-        QpType::Rc | QpType::Uc => AttrMask::ACCESS_FLAGS,
+        _ => AttrMask::ACCESS_FLAGS,
     }
 }
 
 fn alternate(qp_type: QpType) -> AttrMask {
     match qp_type {
         QpType::Ud => AttrMask::QKEY,
-        QpType::Rc | QpType::Uc => AttrMask::ACCESS_FLAGS | AttrMask::ALT_PATH,
+        _ => AttrMask::ACCESS_FLAGS | AttrMask::ALT_PATH,
     }
 }
 
@@ -67,15 +67,18 @@ fn to_rtr(qp_type: QpType) -> AttrMask {
     let connected = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
     match qp_type {
         QpType::Ud => AttrMask::empty(),
-        QpType::Uc => connected,
-        QpType::Rc => connected | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
+        QpType::Uc | QpType::XrcSend => connected,
+        QpType::Rc | QpType::XrcRecv => {
+            connected | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER
+        }
     }
 }
 
 fn to_rts(qp_type: QpType) -> AttrMask {
     match qp_type {
         QpType::Ud | QpType::Uc => AttrMask::SQ_PSN,
-        QpType::Rc => {
+        QpType::XrcRecv => AttrMask::SQ_PSN | AttrMask::TIMEOUT,
+        QpType::Rc | QpType::XrcSend => {
             AttrMask::SQ_PSN
                 | AttrMask::TIMEOUT
                 | AttrMask::RETRY_CNT
@@ -93,30 +96,29 @@ fn running(qp_type: QpType) -> AttrMask {
         | AttrMask::PATH_MIG_STATE;
     match qp_type {
         QpType::Ud => AttrMask::CUR_STATE | AttrMask::QKEY,
-        QpType::Uc => connected,
-        QpType::Rc => connected | AttrMask::MIN_RNR_TIMER,
+        QpType::Uc | QpType::XrcSend => connected,
+        QpType::Rc | QpType::XrcRecv => connected | AttrMask::MIN_RNR_TIMER,
     }
 }
 
 /// What may change while the send queue stands still.
 fn drained(qp_type: QpType) -> AttrMask {
-    let connected = AttrMask::PKEY_INDEX
+    if qp_type == QpType::Ud {
+        return AttrMask::PKEY_INDEX | AttrMask::QKEY;
+    }
+    let mut mask = AttrMask::PKEY_INDEX
         | AttrMask::AV
         | AttrMask::ACCESS_FLAGS
         | AttrMask::ALT_PATH
         | AttrMask::PATH_MIG_STATE;
-    match qp_type {
-        QpType::Ud => AttrMask::PKEY_INDEX | AttrMask::QKEY,
-        QpType::Uc => connected,
-        QpType::Rc => {
-            connected
-                | AttrMask::PORT
-                | AttrMask::TIMEOUT
-                | AttrMask::RETRY_CNT
-                | AttrMask::RNR_RETRY
-                | AttrMask::MAX_QP_RD_ATOMIC
-                | AttrMask::MAX_DEST_RD_ATOMIC
-                | AttrMask::MIN_RNR_TIMER
-        }
+    if qp_type.is_reliable() {
+        mask |= AttrMask::PORT | AttrMask::TIMEOUT;
     }
+    if qp_type.is_reliable() && qp_type.has_requester() {
+        mask |= AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC;
+    }
+    if qp_type.is_reliable() && qp_type.has_responder() {
+        mask |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
+    }
+    mask
 }

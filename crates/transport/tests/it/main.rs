@@ -12,3 +12,4 @@ mod requester;
 mod responder;
 mod states;
 mod support;
+mod xrc;

@@ -110,6 +110,7 @@ fn stand_in(first: &Captured, path: &Path, psn: u32) -> (Qp, Memory) {
                 | AttrMask::RNR_RETRY
                 | AttrMask::MAX_QP_RD_ATOMIC,
         ),
+        QpType::XrcSend | QpType::XrcRecv => panic!("no capture has XRC"),
     };
     for (state, mask) in [
         (QpState::Init, AttrMask::PKEY_INDEX | AttrMask::PORT | identity),

@@ -1,6 +1,6 @@
 //! A device of plain memory that records what it is told.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use ironverbs_transport::device::{Atomic, Device, QpEvent, Queue, RecvWqe};
 use ironverbs_transport::verbs::{Access, Fault, Sge, Wc};
@@ -15,6 +15,14 @@ pub struct Region {
     pub access: Access,
     pub rkey_valid: bool,
     pub registered: bool,
+    pub pd: u32,
+}
+
+/// A shared receive queue of an XRC domain.
+#[derive(Debug, Default)]
+pub struct XrcSrq {
+    pub pd: u32,
+    pub receives: VecDeque<RecvWqe>,
 }
 
 impl Region {
@@ -38,6 +46,11 @@ pub struct Memory {
     pub completions: VecDeque<(Queue, Wc)>,
     pub events: Vec<QpEvent>,
     pub srq: VecDeque<RecvWqe>,
+    /// The SRQs of the XRC domain, and which one the call is about.
+    pub xrc: BTreeMap<u32, XrcSrq>,
+    pub selected: Option<u32>,
+    /// The SRQ of each receive completed on XRC.
+    pub received_on: Vec<u32>,
     /// Atomics carried out.
     pub atomics: u64,
 }
@@ -59,8 +72,14 @@ impl Memory {
             access,
             rkey_valid: true,
             registered: true,
+            pd: 0,
         });
         index
+    }
+
+    /// The protection domain that the call is about.
+    fn pd(&self) -> u32 {
+        self.selected.and_then(|srqn| self.xrc.get(&srqn)).map_or(0, |srq| srq.pd)
     }
 
     pub fn take(&mut self, queue: Queue) -> Option<Wc> {
@@ -69,11 +88,15 @@ impl Memory {
     }
 
     fn local(&mut self, sge: &Sge, write: bool) -> Result<&mut Region, Fault> {
+        let pd = self.pd();
         let region = self
             .regions
             .iter_mut()
             .find(|region| region.registered && region.lkey == sge.lkey)
             .ok_or(Fault::Key)?;
+        if region.pd != pd {
+            return Err(Fault::Pd);
+        }
         region.range(sge.addr, sge.len as usize)?;
         if write && !region.access.contains(Access::LOCAL_WRITE) {
             return Err(Fault::Access);
@@ -82,11 +105,15 @@ impl Memory {
     }
 
     fn remote(&mut self, rkey: u32, va: u64, len: u64, need: Access) -> Result<&mut Region, Fault> {
+        let pd = self.pd();
         let region = self
             .regions
             .iter_mut()
             .find(|region| region.registered && region.rkey_valid && region.rkey == rkey)
             .ok_or(Fault::Key)?;
+        if region.pd != pd {
+            return Err(Fault::Pd);
+        }
         region.range(va, len as usize)?;
         if !region.access.contains(need) {
             return Err(Fault::Access);
@@ -161,8 +188,17 @@ impl Device for Memory {
         Ok(())
     }
 
+    fn select_srq(&mut self, srqn: u32) -> bool {
+        self.selected = self.xrc.contains_key(&srqn).then_some(srqn);
+        self.selected.is_some()
+    }
+
     fn srq_take(&mut self, wqe: &mut RecvWqe) -> bool {
-        match self.srq.pop_front() {
+        let queue = match self.selected.and_then(|srqn| self.xrc.get_mut(&srqn)) {
+            Some(srq) => &mut srq.receives,
+            None => &mut self.srq,
+        };
+        match queue.pop_front() {
             Some(next) => {
                 *wqe = next;
                 true
@@ -172,6 +208,9 @@ impl Device for Memory {
     }
 
     fn complete(&mut self, queue: Queue, wc: Wc) {
+        if queue == Queue::Recv {
+            self.received_on.extend(self.selected);
+        }
         self.completions.push_back((queue, wc));
     }
 

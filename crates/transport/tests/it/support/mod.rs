@@ -22,5 +22,6 @@ pub fn wr(wr_id: u64, opcode: WrOpcode) -> SendWr {
         compare_add: 0,
         swap: 0,
         ud: None,
+        xrc_srqn: 0,
     }
 }

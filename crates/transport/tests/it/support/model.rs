@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use ironverbs_transport::device::{Queue, RecvWqe};
 use ironverbs_transport::qp::{Counters, Payload, PostError};
 use ironverbs_transport::verbs::{
-    QpCap, SendFlags, SendWr, Sge, Wc, WcFlags, WcOpcode, WcStatus, WrOpcode,
+    QpCap, QpType, SendFlags, SendWr, Sge, Wc, WcFlags, WcOpcode, WcStatus, WrOpcode,
 };
 use ironverbs_wire::Mtu;
 
-use super::memory::ALL;
+use super::memory::{ALL, XrcSrq};
 use super::net::Faults;
 use super::pair::{Options, Pair};
 use super::rng::Rng;
@@ -32,6 +32,7 @@ const RESULT: usize = 3;
 const COUNTERS: usize = 4;
 const AREA: usize = 600_000;
 const COUNTER_COUNT: u64 = 4;
+const SRQNS: [u32; 3] = [1, 2, 0xff_ffff];
 
 #[derive(Debug)]
 struct Operation {
@@ -44,9 +45,12 @@ struct Operation {
 #[derive(Debug, Default)]
 struct Side {
     to_post: VecDeque<Operation>,
-    receives: VecDeque<(u64, Vec<Sge>)>,
+    /// With the SRQ, on XRC.
+    receives: VecDeque<(u64, Vec<Sge>, u32)>,
     sends_expected: VecDeque<Wc>,
     receives_expected: VecDeque<Wc>,
+    /// The SRQ of each receive, on XRC.
+    received_on: Vec<u32>,
     /// Regions as they are to be at the end.
     memory: Vec<Vec<u8>>,
     /// Bytes given out of each region.
@@ -62,6 +66,7 @@ pub struct Model {
     mtu: usize,
     next_id: u64,
     srq: bool,
+    xrc: bool,
 }
 
 impl Model {
@@ -73,9 +78,11 @@ impl Model {
         };
         let mtu = *rng.pick(&[Mtu::M256, Mtu::M256, Mtu::M1024]);
         let srq = rng.percent(30);
+        let xrc = rng.percent(15);
         let depth = *rng.pick(&[1, 3, 16, 64]);
         let reads = *rng.pick(&[1, 2, 16]);
         let options = Options {
+            qp_type: if xrc { QpType::XrcSend } else { QpType::Rc },
             mtu,
             cap: QpCap {
                 max_send_wr: depth,
@@ -104,6 +111,7 @@ impl Model {
             mtu: mtu.bytes(),
             next_id: 1,
             srq,
+            xrc,
         };
         for side in 0..2 {
             for len in [AREA, AREA, AREA, AREA, COUNTER_COUNT as usize * 8] {
@@ -116,12 +124,16 @@ impl Model {
                 model.sides[side].used.push(0);
             }
         }
+        if xrc {
+            let srqs = SRQNS.map(|srqn| (srqn, XrcSrq::default()));
+            model.pair.hosts[1].dev.xrc.extend(srqs);
+        }
         let [first, second] = *model.rng.pick(&[[40, 0], [25, 25], [60, 5]]);
         for _ in 0..first {
             model.plan(0);
         }
         for _ in 0..second {
-            model.plan(1);
+            model.plan(usize::from(!xrc));
         }
         model
     }
@@ -155,6 +167,7 @@ impl Model {
                 assert!(!host.dev.regions[index].rkey_valid, "region {index} is invalidated");
             }
             assert_eq!(host.dev.atomics, expected.atomics_expected, "atomics at side {side}");
+            assert_eq!(host.dev.received_on, expected.received_on, "SRQs at side {side}");
             assert_eq!(host.dev.events, [], "events at side {side}");
         }
         [0, 1].map(|side| *self.pair.hosts[side].qp.counters())
@@ -185,13 +198,16 @@ impl Model {
                 };
             }
             // Receives are late now and then, so that the peer is told to wait.
-            while let Some((wr_id, sges)) = self.sides[side].receives.front() {
+            while let Some((wr_id, sges, srqn)) = self.sides[side].receives.front() {
                 if self.rng.percent(60) {
                     break;
                 }
                 let host = &mut self.pair.hosts[side];
-                if self.srq {
-                    host.dev.srq.push_back(RecvWqe { wr_id: *wr_id, sges: sges.clone() });
+                let wqe = RecvWqe { wr_id: *wr_id, sges: sges.clone() };
+                if let Some(srq) = host.dev.xrc.get_mut(srqn) {
+                    srq.receives.push_back(wqe);
+                } else if self.srq {
+                    host.dev.srq.push_back(wqe);
                 } else if host.qp.post_recv(*wr_id, sges).is_err() {
                     break;
                 }
@@ -338,6 +354,7 @@ impl Model {
         wr.flags.set(SendFlags::SOLICITED, self.rng.percent(30));
         wr.flags.set(SendFlags::FENCE, self.rng.percent(10));
         wr.imm = (self.rng.next() as u32).to_be_bytes();
+        wr.xrc_srqn = *self.rng.pick(&SRQNS);
         Operation { wr, sges: Vec::new(), inline: None }
     }
 
@@ -408,7 +425,11 @@ impl Model {
     fn expect_receive(&mut self, side: usize, operation: &mut Operation, sges: Vec<Sge>) -> Wc {
         let wr_id = self.next_id;
         self.next_id += 1;
-        self.sides[1 - side].receives.push_back((wr_id, sges));
+        let srqn = operation.wr.xrc_srqn;
+        self.sides[1 - side].receives.push_back((wr_id, sges, srqn));
+        if self.xrc {
+            self.sides[1 - side].received_on.push(srqn);
+        }
         let imm = matches!(operation.wr.opcode, WrOpcode::SendWithImm | WrOpcode::WriteWithImm);
         Wc {
             wr_id,

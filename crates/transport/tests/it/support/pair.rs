@@ -23,6 +23,7 @@ pub struct Host {
 /// What both sides are set up with.
 #[derive(Copy, Clone, Debug)]
 pub struct Options {
+    /// XRC_SEND stands for a pair of it and XRC_RECV.
     pub qp_type: QpType,
     pub mtu: Mtu,
     pub cap: QpCap,
@@ -70,6 +71,15 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    fn qp_type_of(&self, side: usize) -> QpType {
+        match (self.qp_type, side) {
+            (QpType::XrcSend, 1) => QpType::XrcRecv,
+            (qp_type, _) => qp_type,
+        }
+    }
+}
+
 /// Two hosts, 0 and 1, and the network between them.
 #[derive(Debug)]
 pub struct Pair {
@@ -96,7 +106,7 @@ impl Pair {
         let host = |index: u8| Host {
             qp: Qp::new(QpConfig {
                 qpn: 0x11 + u32::from(index),
-                qp_type: options.qp_type,
+                qp_type: options.qp_type_of(index.into()),
                 cap: options.cap,
                 sq_sig_all: options.sq_sig_all,
                 srq: options.srq,
@@ -166,15 +176,17 @@ impl Pair {
             ..QpAttr::default()
         };
         let connected = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-        let mask = match self.options.qp_type {
-            QpType::Rc => connected | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
-            QpType::Uc => connected,
+        let mask = match self.options.qp_type_of(side) {
+            QpType::Rc | QpType::XrcRecv => {
+                connected | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER
+            }
+            QpType::Uc | QpType::XrcSend => connected,
             QpType::Ud => AttrMask::empty(),
         };
         (attr, mask | AttrMask::STATE)
     }
 
-    pub fn rts_attr(&self) -> (QpAttr, AttrMask) {
+    pub fn rts_attr(&self, side: usize) -> (QpAttr, AttrMask) {
         let attr = QpAttr {
             state: QpState::Rts,
             sq_psn: self.options.psn,
@@ -188,8 +200,9 @@ impl Pair {
             | AttrMask::RETRY_CNT
             | AttrMask::RNR_RETRY
             | AttrMask::MAX_QP_RD_ATOMIC;
-        let mask = match self.options.qp_type {
-            QpType::Rc => AttrMask::SQ_PSN | reliable,
+        let mask = match self.options.qp_type_of(side) {
+            QpType::Rc | QpType::XrcSend => AttrMask::SQ_PSN | reliable,
+            QpType::XrcRecv => AttrMask::SQ_PSN | AttrMask::TIMEOUT,
             QpType::Uc | QpType::Ud => AttrMask::SQ_PSN,
         };
         (attr, mask | AttrMask::STATE)
@@ -208,7 +221,7 @@ impl Pair {
     }
 
     pub fn enter_rts(&mut self, side: usize) {
-        let (attr, mask) = self.rts_attr();
+        let (attr, mask) = self.rts_attr(side);
         self.modify(side, attr, mask);
     }
 
@@ -230,6 +243,7 @@ impl Pair {
         let resolved = mask.contains(AttrMask::AV).then(|| self.path(side));
         let now = self.net.now;
         let host = &mut self.hosts[side];
+        host.dev.selected = None;
         host.qp.modify(&attr, mask, resolved, self.options.pkey, now, &mut host.dev)
     }
 
@@ -312,6 +326,7 @@ impl Pair {
                     break;
                 }
                 let mut outbox = Outbox::new(self.sink_room);
+                host.dev.selected = None;
                 host.qp.transmit(self.net.now, &mut host.dev, &mut outbox);
                 for sent in outbox.packets {
                     self.net.send(sent);
@@ -336,11 +351,13 @@ impl Pair {
                 continue;
             };
             let (packet, now) = (sent.packet(), self.net.now);
+            host.dev.selected = None;
             host.qp.handle_packet(&packet, &path, sent.udp_len(), now, &mut host.dev);
         }
         let now = self.net.now;
         for host in &mut self.hosts {
             if host.qp.next_deadline().is_some_and(|at| at <= now) {
+                host.dev.selected = None;
                 host.qp.handle_timeout(now, &mut host.dev);
             }
         }
