@@ -25,6 +25,9 @@ const MAX_MEMORY: usize = 256 << 20;
 /// Receives posted for each request in the window, so that a sender rarely finds none.
 const SPARE: u32 = 2;
 
+/// Where a message that finds none is lost, as many as a burst takes.
+const BURST: u32 = 2048;
+
 /// Requests outstanding for messages of `size` bytes when the caller wants `depth`.
 pub(crate) fn window(depth: u32, size: u32) -> u32 {
     let slots = MAX_MEMORY / stride(size) / 2;
@@ -33,6 +36,19 @@ pub(crate) fn window(depth: u32, size: u32) -> u32 {
 
 fn stride(size: u32) -> usize {
     HEADER_ROOM + (size as usize).next_multiple_of(64)
+}
+
+/// Receives that a test posts at once.
+fn receives(test: &Test) -> u32 {
+    let least = test.window * SPARE;
+    match (test.operation, test.transport) {
+        (Operation::Send, Transport::Rc) => least,
+        (Operation::Send, _) => {
+            let room = u32::try_from(MAX_MEMORY / 4 / stride(test.size)).unwrap_or(u32::MAX);
+            least.max(room.min(BURST))
+        }
+        _ => 0,
+    }
 }
 
 /// Where message number `message` stands among the slots of the side that posts it, and in the
@@ -89,7 +105,7 @@ pub(crate) struct Arrival {
 
 impl Lane {
     pub(crate) fn new(place: Place, test: Test) -> Result<Lane, Error> {
-        let receives = if test.operation == Operation::Send { test.window * SPARE } else { 0 };
+        let receives = receives(&test);
         let pd = Pd::new(&place.context)?;
         let cq = Cq::new(&place.context, test.window + receives)?;
         let access = Access::LOCAL_WRITE
