@@ -103,12 +103,14 @@ pub(crate) struct User {
     wrapper: Vec<&'static str>,
     stage: PathBuf,
     copy: bool,
+    /// `IRONVERBS_PATH`, if not the default.
+    path: Option<&'static str>,
 }
 
 impl User {
     /// As this process does, on the tree's own stage.
     pub(crate) fn own() -> User {
-        User { wrapper: Vec::new(), stage: tree::stage(), copy: false }
+        User { wrapper: Vec::new(), stage: tree::stage(), copy: false, path: None }
     }
 
     /// As user and group `nobody` without capabilities, on a copy of the stage in a place that
@@ -127,7 +129,13 @@ impl User {
             "env",
             "HOME=/nonexistent",
         ];
-        Ok(User { wrapper, stage, copy: true })
+        Ok(User { wrapper, stage, copy: true, path: None })
+    }
+
+    /// The same, with data for peers on this host going that way.
+    pub(crate) fn on_path(mut self, path: &'static str) -> User {
+        self.path = Some(path);
+        self
     }
 
     /// `ironverbs run -- NAME`.
@@ -138,7 +146,11 @@ impl User {
     /// The staged `ironverbs`.
     pub(crate) fn command(&self) -> Program {
         let command = self.stage.join("bin/ironverbs").display().to_string();
-        Program::new(command).under(self.wrapper.iter())
+        let program = Program::new(command).under(self.wrapper.iter());
+        match self.path {
+            None => program,
+            Some(path) => program.env("IRONVERBS_PATH", path),
+        }
     }
 }
 

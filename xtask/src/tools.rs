@@ -36,6 +36,9 @@ pub(crate) const PYTHON: Tool = tool("python3", "/usr/bin/python3");
 pub(crate) const SCAPY: Tool =
     tool("python3-scapy", "/usr/lib/python3/dist-packages/scapy/contrib/roce.py");
 
+pub(crate) const PYVERBS: Tool =
+    tool("python3-pyverbs", "/usr/share/doc/rdma-core/tests/test_qp.py.gz");
+
 impl Tool {
     fn present(self) -> bool {
         if self.file.starts_with('/') { Path::new(self.file).exists() } else { on_path(self.file) }

@@ -19,7 +19,6 @@ pub(crate) struct Case {
 pub(crate) struct Verdict {
     pub(crate) name: String,
     pub(crate) time: Duration,
-    pub(crate) note: String,
     /// Why it failed.
     pub(crate) failure: Option<String>,
 }
@@ -58,7 +57,7 @@ impl Case {
         self.stem.with_file_name(format!("{name}.{ending}"))
     }
 
-    /// A few words for the table.
+    /// A few words beside its name.
     pub(crate) fn note(&mut self, note: impl Into<String>) {
         self.note = note.into();
     }
@@ -86,7 +85,7 @@ pub(crate) fn run(
             case.logs.iter().for_each(tail);
         }
     }
-    Verdict { name, time, note: case.note, failure }
+    Verdict { name, time, failure }
 }
 
 /// Shows the end of a log.

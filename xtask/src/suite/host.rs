@@ -74,7 +74,9 @@ pub(super) fn pingpongs(cases: &mut Cases<'_>) -> Outcome {
     let joined = Joined::new(1500)?;
     let own = Joined::address(End::A, Family::V4);
     let place = Place { namespace: &joined.a, gid_index: 0 };
-    for (user_name, user) in &users()? {
+    let [root, nobody] = users()?;
+    let wire = ("root-by-wire", User::own().on_path("wire"));
+    for (user_name, user) in &[root, nobody, wire] {
         for (host_name, host) in [("127.0.0.1", "127.0.0.1"), ("own-address", own)] {
             for pingpong in Pingpong::matrix() {
                 let name = format!("{}-{host_name}-{user_name}", pingpong.name());

@@ -1,0 +1,65 @@
+//! The tests of the distribution's pyverbs, which drive the C ABI object by object.
+
+use super::{Cases, seconds};
+use crate::netns::Joined;
+use crate::pair::User;
+use crate::process::{During, Outcome, Program};
+use crate::tree;
+use std::fs;
+use std::path::Path;
+
+const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
+
+/// Modules of which at least one test does not skip itself on a device without extensions.
+const MODULES: [&str; 12] = [
+    "addr",
+    "atomic",
+    "cq",
+    "cq_events",
+    "cqex",
+    "device",
+    "fork",
+    "mr",
+    "pd",
+    "qp",
+    "qpex",
+    "relaxed_ordering",
+];
+
+pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
+    let directory = tree::target().join("pyverbs");
+    unpack(&directory)?;
+    let joined = Joined::new(1500)?;
+    for (path, user) in [("auto", User::own()), ("wire", User::own().on_path("wire"))] {
+        for module in MODULES {
+            cases.case(format!("{module}-{path}"), seconds(180), |case| {
+                let program = user
+                    .runs("/usr/bin/python3")
+                    .arg(directory.join("tests/run_tests.py").display())
+                    .args(["-v", "--dev", "iron0", &format!("tests.test_{module}")]);
+                let output = case.run(&joined.a.within(program))?;
+                let (ran, skipped) = counts(&output).ok_or("no count of tests at the end")?;
+                case.note(format!("{ran} tests, {skipped} of them skipped"));
+                if ran > skipped { Ok(()) } else { Err("every test was skipped".into()) }
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Copies the tests, which are installed compressed.
+fn unpack(directory: &Path) -> Outcome {
+    let _ = fs::remove_dir_all(directory);
+    fs::create_dir_all(directory).during(directory.display())?;
+    Program::new("cp").args(["-r", INSTALLED]).arg(directory.display()).read()?;
+    let tests = directory.join("tests");
+    Program::new("gunzip").args(["-r", "-f"]).arg(tests.display()).read().map(drop)
+}
+
+/// `Ran 26 tests in 0.020s`, and then `OK` or `OK (skipped=5)`.
+fn counts(output: &str) -> Option<(u32, u32)> {
+    let ran = output.lines().find_map(|line| line.strip_prefix("Ran ")?.split(' ').next());
+    let skipped = output.lines().find_map(|line| line.strip_prefix("OK (skipped="));
+    let skipped = skipped.and_then(|rest| rest.split([')', ',']).next()).unwrap_or("0");
+    Some((ran?.parse().ok()?, skipped.parse().ok()?))
+}
