@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use ironverbs_soft as soft;
+use ironverbs::raw as soft;
 use ironverbs_wire::{Gid, grh};
 
 use crate::abi::*;

@@ -1,6 +1,6 @@
 //! Between the structures of C and the values of the device.
 
-use ironverbs_soft as soft;
+use ironverbs::raw as soft;
 use soft::{AhAttr, AttrMask, Gid, MigState, Mtu, QpAttr, QpCap, QpState, QpType, Sge, WrOpcode};
 
 use crate::abi::*;

@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-use ironverbs_soft as soft;
+use ironverbs::raw as soft;
 
 use crate::abi::*;
 use crate::convert;

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::Arc;
 
-use ironverbs_soft as soft;
+use ironverbs::raw as soft;
 use parking_lot::Mutex;
 
 use crate::abi::*;

@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ironverbs_soft as soft;
+use ironverbs::raw as soft;
 use soft::{AsyncEvent, EventKind, EventSource};
 
 use crate::abi::*;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-use ironverbs_soft as soft;
+use ironverbs::raw as soft;
 use parking_lot::Mutex;
 
 /// Why a verb failed.

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use ironverbs_soft::{Config, Host};
+use ironverbs::raw::{Config, Host};
 
 use crate::fail::{Failure, Outcome};
 

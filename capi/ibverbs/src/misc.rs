@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::net::IpAddr;
 
-use ironverbs_soft::Gid;
+use ironverbs::raw::Gid;
 
 use crate::abi::*;
 use crate::fail::{self, Failure, Outcome};

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use ironverbs_soft::Access;
+use ironverbs::raw::Access;
 
 use crate::abi::*;
 use crate::fail::{self, Failure, Outcome};
@@ -33,7 +33,7 @@ pub(crate) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_
 pub(crate) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: the caller's promise.
     fail::status("ibv_dealloc_pd", || unsafe {
-        objects::destroy::<ibv_pd, _, _>(pd, |pd: &ironverbs_soft::Pd| pd.destroy())
+        objects::destroy::<ibv_pd, _, _>(pd, |pd: &ironverbs::raw::Pd| pd.destroy())
     })
 }
 
@@ -166,7 +166,7 @@ pub(crate) unsafe extern "C" fn rereg_mr(
 pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the caller's promise.
     fail::status("ibv_dereg_mr", || unsafe {
-        objects::destroy::<ibv_mr, _, _>(mr, |mr: &ironverbs_soft::Mr| mr.destroy())
+        objects::destroy::<ibv_mr, _, _>(mr, |mr: &ironverbs::raw::Mr| mr.destroy())
     })
 }
 

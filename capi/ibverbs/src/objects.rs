@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use ironverbs_soft as soft;
+use ironverbs::raw as soft;
 use parking_lot::Mutex;
 
 use crate::abi::*;

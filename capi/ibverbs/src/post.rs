@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::{ptr, slice};
 
-use ironverbs_soft as soft;
+use ironverbs::raw as soft;
 use soft::{Payload, PostError, SendFlags, SendWr, Sge, UdDest, WrOpcode};
 
 use crate::abi::*;

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use ironverbs_soft as soft;
+use ironverbs::raw as soft;
 use soft::AttrMask;
 
 use crate::abi::*;

@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem;
 
-use ironverbs_soft as soft;
+use ironverbs::raw as soft;
 use parking_lot::Mutex;
 use soft::{PostError, QpType, SendFlags, SendWr, WrOpcode};
 

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::{mem, ptr};
 
-use ironverbs_soft as soft;
+use ironverbs::raw as soft;
 
 use crate::abi::*;
 use crate::fail::{self, Failure, Outcome};

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use ironverbs_soft as soft;
+use ironverbs::raw as soft;
 
 use crate::abi::*;
 use crate::fail::{self, Failure, Outcome};

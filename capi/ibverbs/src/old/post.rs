@@ -78,7 +78,7 @@ pub(crate) unsafe extern "C" fn post_send(
         unsafe {
             let find = || ibv_qp_ex::pool().find(real(qp)?);
             let found = find().inspect_err(|_| blame(bad, wr))?;
-            let is_ud = found.inner.qp_type() == ironverbs_soft::QpType::Ud;
+            let is_ud = found.inner.qp_type() == ironverbs::raw::QpType::Ud;
             let mut batch = found.inner.post_batch();
             each(
                 wr,
