@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use ironverbs_soft::config::{Setting, Source};
+use ironverbs_soft::config::{DataPath, Setting, Source};
 use ironverbs_soft::sim::Network;
 use ironverbs_soft::*;
 
@@ -41,8 +41,8 @@ pub(crate) struct Fabric {
 enum Way {
     /// A network in this process, under virtual time.
     Simulated { network: Network, count: Cell<u8> },
-    /// UDP over the loopback interface, on a port of the case's own: the Hosts are members of one group.
-    Udp { port: u16 },
+    /// Members of one group on the loopback interface, with a UDP port of the case's own.
+    Real { port: u16, path: DataPath },
 }
 
 impl Fabric {
@@ -56,19 +56,27 @@ impl Fabric {
         Fabric { way, hosts: RefCell::default() }
     }
 
+    /// UDP, whoever the peer is.
     pub(crate) fn udp() -> Fabric {
-        static NEXT: AtomicU16 = AtomicU16::new(0);
-        // Below the ports that Linux gives out by itself, and apart from those of other test processes.
-        let process = (std::process::id() % 200) as u16;
-        let port = 10_000 + process * 100 + NEXT.fetch_add(1, Ordering::Relaxed) % 100;
-        Fabric { way: Way::Udp { port }, hosts: RefCell::default() }
+        let way = Way::Real { port: port(), path: DataPath::Wire };
+        Fabric { way, hosts: RefCell::default() }
+    }
+
+    /// Another one of the same kind; accidents come from `seed`.
+    pub(crate) fn again(&self, seed: u64) -> Fabric {
+        match self.way {
+            Way::Simulated { .. } => Fabric::seeded(seed),
+            Way::Real { path, .. } => {
+                Fabric { way: Way::Real { port: port(), path }, hosts: RefCell::default() }
+            }
+        }
     }
 
     /// The simulated network; None on a real path.
     pub(crate) fn network(&self) -> Option<&Network> {
         match &self.way {
             Way::Simulated { network, .. } => Some(network),
-            Way::Udp { .. } => None,
+            Way::Real { .. } => None,
         }
     }
 
@@ -79,14 +87,7 @@ impl Fabric {
                 count.set(count.get() + 1);
                 network.host(&[address(count.get()), address_v6(count.get())]).unwrap()
             }
-            Way::Udp { port } => {
-                let config = Config {
-                    udp_port: Setting { value: *port, source: Source::Default },
-                    interfaces: Setting { value: vec!["lo".into()], source: Source::Default },
-                    ..Config::default()
-                };
-                Host::start(config).unwrap()
-            }
+            Way::Real { port, path } => Host::start(config(*port, *path)).unwrap(),
         };
         self.hosts.borrow_mut().push(host.clone());
         host
@@ -209,6 +210,24 @@ impl Fabric {
         for side in sides {
             assert_eq!(side.poll(), []);
         }
+    }
+}
+
+/// A UDP port that no other case uses.
+pub(crate) fn port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Below the ports that Linux gives out by itself, and apart from those of other test processes.
+    let process = (std::process::id() % 200) as u16;
+    10_000 + process * 100 + NEXT.fetch_add(1, Ordering::Relaxed) % 100
+}
+
+/// A device on the loopback interface.
+pub(crate) fn config(port: u16, path: DataPath) -> Config {
+    Config {
+        udp_port: Setting { value: port, source: Source::Default },
+        interfaces: Setting { value: vec!["lo".into()], source: Source::Default },
+        path: Setting { value: path, source: Source::Default },
+        ..Config::default()
     }
 }
 

@@ -189,9 +189,9 @@ pub(crate) fn to_init(qp: &Qp, attr: &QpAttr) {
 pub(crate) fn to_rtr(qp: &Qp, attr: &QpAttr) {
     let connected = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
     let more = match qp.qp_type() {
-        QpType::Rc => connected | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
-        QpType::Uc => connected,
         QpType::Ud => AttrMask::empty(),
+        QpType::Uc => connected,
+        _ => connected | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
     };
     qp.modify(&QpAttr { state: QpState::Rtr, ..*attr }, AttrMask::STATE | more).unwrap();
 }
