@@ -11,6 +11,7 @@ use ironverbs_sys::unix::{Datagrams, Name};
 use super::life::Life;
 use super::mail::{Mail, Offer};
 use super::service::Membership;
+use super::table::Tenant;
 use crate::local::LaneTable;
 
 /// How long a mailbox may be full: its owner reads it when it polls, and at the latest when its
@@ -41,7 +42,11 @@ impl Membership {
     /// Only of our PID namespace: there both sides know the other's pid, so that both can tell who
     /// sent an offer and both see the other's death.
     pub(crate) fn peer(&self, slot: u16) -> Option<Peer> {
-        let (ours, theirs) = (self.tenant(self.slot())?, self.tenant(slot)?);
+        self.peer_if(slot, self.tenant(slot)?)
+    }
+
+    fn peer_if(&self, slot: u16, theirs: Tenant) -> Option<Peer> {
+        let ours = self.tenant(self.slot())?;
         let reachable = ours.lanes && theirs.lanes;
         let same = theirs.identity.namespaces == self.coroner.own.namespaces;
         (reachable && same).then_some(Peer {
@@ -51,7 +56,7 @@ impl Membership {
         })
     }
 
-    fn tenant(&self, slot: u16) -> Option<super::table::Tenant> {
+    fn tenant(&self, slot: u16) -> Option<Tenant> {
         self.group.table.tenant(slot)
     }
 
@@ -104,7 +109,9 @@ impl Membership {
     /// Takes a lane that was offered by the process `pid` of this user.
     pub(super) fn take_offer(&self, pid: u32, offer: &Offer, fds: Vec<OwnedFd>) {
         let own = self.tenant(self.slot()).map(|own| own.tenure);
-        let peer = self.peer(offer.slot).filter(|peer| {
+        // It may have left or died since; what it sent before counts.
+        let last = self.group.table.last_tenant(offer.slot);
+        let peer = last.and_then(|last| self.peer_if(offer.slot, last)).filter(|peer| {
             // A pid of 0: a process of a namespace of which we see nothing.
             peer.tenure == offer.tenure && peer.pid == pid && pid != 0
         });

@@ -180,6 +180,12 @@ impl Table {
         if self.word(at + slot::STATE).load(Ordering::Acquire) != LIVE {
             return None;
         }
+        self.last_tenant(slot)
+    }
+
+    /// Who has the slot, or had it last.
+    pub(super) fn last_tenant(&self, slot: u16) -> Option<Tenant> {
+        let at = place(slot)?;
         Some(Tenant {
             identity: Identity {
                 pid: self.word(at + slot::PID).load(Ordering::Relaxed),
