@@ -1,5 +1,6 @@
 //! The Host: everything that one process has of the software device.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -9,14 +10,17 @@ use ironverbs_sys::diag::Owner;
 use ironverbs_sys::netlink::{self, Interface};
 use ironverbs_sys::process::ForkGuard;
 use ironverbs_transport::device::Instant;
+use ironverbs_wire::Gid;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use crate::config::DataPath;
 use crate::context::first_handle;
 use crate::device::Devices;
 use crate::error::HostError;
 use crate::event::EventKind;
 use crate::link::{LinkCounters, Outlet, Sender, Sockets};
 use crate::memory::Regions;
+use crate::neighbours::Blocked;
 use crate::object::Identity;
 use crate::progress::{Background, Engine, Kick, ReceiveCounters};
 use crate::qpn::QpTable;
@@ -44,6 +48,10 @@ pub(crate) struct Inner {
     pub(crate) kick: Arc<Kick>,
     pub(crate) received: ReceiveCounters,
     pub(crate) sent: Arc<LinkCounters>,
+    /// QPs that wait for room in a lane.
+    pub(crate) blocked: Blocked,
+    /// Every address of this host.
+    addresses: RwLock<HashSet<Gid>>,
     interfaces: Interfaces,
     devices: Mutex<Devices>,
     handles: AtomicU32,
@@ -202,6 +210,8 @@ impl Inner {
             kick: Arc::new(Kick::new()?),
             received: ReceiveCounters::default(),
             sent: Arc::default(),
+            blocked: Blocked::default(),
+            addresses: RwLock::default(),
             interfaces,
             devices: Mutex::default(),
             handles: first_handle(),
@@ -242,15 +252,27 @@ impl Inner {
     /// Brings the devices up to date with the network interfaces.
     pub(crate) fn follow_interfaces(self: &Arc<Self>) -> Result<(), Error> {
         match &self.interfaces {
-            Interfaces::System => self.devices.lock().refresh(self, &netlink::interfaces()?),
+            Interfaces::System => {
+                let interfaces = netlink::interfaces()?;
+                let addresses = interfaces.iter().flat_map(|i| &i.addresses);
+                *self.addresses.write() = addresses.map(|a| Gid::from_ip(a.ip)).collect();
+                self.devices.lock().refresh(self, &interfaces);
+            }
             Interfaces::Fixed(interfaces) => self.devices.lock().refresh(self, interfaces),
         }
         Ok(())
     }
 
+    /// Whether an address is this host's.
+    pub(crate) fn is_local(&self, gid: &Gid) -> bool {
+        let loopback = |gid: &Gid| gid.to_ip().is_loopback();
+        self.addresses.read().contains(gid) || loopback(gid)
+    }
+
     fn open_wire(&self) -> Result<Wire, OpenError> {
         let port = self.config.udp_port.value;
-        let options = JoinOptions { port, ..JoinOptions::default() };
+        let lanes = self.config.path.value != DataPath::Wire;
+        let options = JoinOptions { port, lanes, ..JoinOptions::default() };
         let registry = Registry::join(&options)?;
         let sockets = Arc::new(Sockets::open(port, registry.slot())?);
         Ok(Wire::new(sockets, &self.sent, Some(registry)))

@@ -18,6 +18,7 @@ mod host;
 mod link;
 pub mod local;
 mod memory;
+mod neighbours;
 mod object;
 mod pd;
 mod progress;

@@ -19,14 +19,24 @@ use crate::Host;
 use crate::Qp;
 use crate::host::Inner;
 use crate::link::max_ident;
+use crate::neighbours::{Content, Record};
 use crate::qp::Left;
 use crate::registry::Registry;
 
 /// Datagrams taken in one round; each may hold many packets.
 const DATAGRAMS: usize = 8;
 
-/// Polls that found nothing, after which the core is offered to others.
-const IDLE_POLLS: u32 = 64;
+const UDP_HEADER: usize = 8;
+
+/// Rounds for which the socket is looked at in each after packets came by it.
+const WARM: u32 = 256;
+
+/// Rounds that may pass without a look at the socket while lanes are all there is: a look costs a system call.
+const SKIP: u32 = 8;
+
+/// What polls that found nothing may cost before the core is offered to others: one that looked at the socket counts
+/// as `SKIP`. On a machine whose cores are all busy the peer may be waiting for this very core.
+const IDLE_COST: u32 = 64;
 
 /// How long the background thread leaves a polling program alone before it looks again.
 const NAP: u64 = 500_000;
@@ -59,12 +69,28 @@ pub(crate) struct Engine {
     batch: RxBatch,
     /// QPs that owe acknowledgements from the round before.
     owing: Vec<Arc<Qp>>,
+    /// Rounds for which the socket is looked at in each: packets came by it lately.
+    warm: u32,
+    /// Rounds since the socket was looked at.
+    skipped: u32,
     idle: u32,
 }
 
 impl Engine {
     pub(crate) fn new() -> Engine {
-        Engine { batch: RxBatch::new(DATAGRAMS), owing: Vec::new(), idle: 0 }
+        Engine { batch: RxBatch::new(DATAGRAMS), owing: Vec::new(), warm: 0, skipped: 0, idle: 0 }
+    }
+}
+
+impl Engine {
+    fn looks_at_socket(&mut self) -> bool {
+        self.warm = self.warm.saturating_sub(1);
+        self.skipped += 1;
+        let looks = self.warm > 0 || self.skipped >= SKIP;
+        if looks {
+            self.skipped = 0;
+        }
+        looks
     }
 }
 
@@ -94,8 +120,9 @@ impl Inner {
             return false;
         };
         let did = self.round(&mut engine, true);
-        engine.idle = if did { 0 } else { engine.idle + 1 };
-        let spare = engine.idle >= IDLE_POLLS;
+        let cost = if engine.skipped == 0 { SKIP } else { 1 };
+        engine.idle = if did { 0 } else { engine.idle + cost };
+        let spare = engine.idle >= IDLE_COST;
         if spare {
             engine.idle = 0;
         }
@@ -121,20 +148,35 @@ impl Inner {
             }
             did = true;
         }
+        did |= self.blocked.retry(self.clock.now());
+        let looks = engine.looks_at_socket();
         let Engine { batch, owing, .. } = engine;
-        // An error is the network's (ICMP) or the descriptor's; the retries of the transport deal with both.
-        let received = registry.socket().recv_some(batch, DATAGRAMS).unwrap_or(0);
-        let now = self.clock.now();
-        if received > 0 {
-            did = true;
-            let mut receiver =
-                Receiver { host: self, group: Some(registry), now, current: None, owing, defer };
-            for datagram in batch.messages() {
-                receiver.datagram(&datagram);
+        let mut receiver = Receiver {
+            host: self,
+            group: Some(registry),
+            now: self.clock.now(),
+            current: None,
+            owing,
+            defer,
+        };
+        did |= self.take_records(&mut |record| receiver.record(record));
+        // Silence counts only up to a moment before which everything that came has been taken: a thread that was off the
+        // processor finds the answers it waited for in the socket.
+        let mut heard = None;
+        if looks {
+            let before = self.clock.now();
+            // An error is the network's (ICMP) or the descriptor's; the retries of the transport deal with both.
+            let received = registry.socket().recv_some(batch, DATAGRAMS).unwrap_or(0);
+            if received > 0 {
+                receiver.now = self.clock.now();
+                batch.messages().for_each(|datagram| receiver.datagram(&datagram));
+                engine.warm = WARM;
+                did = true;
             }
-            receiver.finish();
+            heard = (received < DATAGRAMS).then_some(before);
         }
-        self.run_timers(now) || did
+        receiver.finish();
+        heard.is_some_and(|heard| self.run_timers(heard)) || did
     }
 
     /// Takes a packet that did not come from the socket.
@@ -223,12 +265,42 @@ impl Receiver<'_> {
             return count(&counters.truncated);
         };
         let Ok(packet) = Packet::parse(body) else { return count(&counters.malformed) };
+        self.deliver(path, &packet);
+    }
+
+    /// Gives the current QP a packet.
+    fn deliver(&self, path: &Path, packet: &Packet<'_>) {
         let Some(qp) = &self.current else { return };
         if qp.qp_type() == QpType::Ud && !qp.context().device().has_gid(&path.dst) {
-            return count(&counters.wrong_address);
+            return count(&self.host.received.wrong_address);
         }
-        let udp_len = u16::try_from(bytes.len() + 8).unwrap_or(u16::MAX);
-        qp.handle_packet(&packet, path, udp_len, self.now);
+        let body = Packet::header_len(packet.service, packet.op) + packet.payload.len();
+        let udp_len = UDP_HEADER + body + usize::from(packet.bth.pad) + ICRC_LEN;
+        qp.handle_packet(packet, path, u16::try_from(udp_len).unwrap_or(u16::MAX), self.now);
+    }
+
+    /// A record that came by a lane.
+    fn record(&mut self, record: &Record<'_>) {
+        match record.content() {
+            Content::Packet(packet) => {
+                let qpn = packet.bth.dest_qpn;
+                let taken = self.select(qpn)
+                    && self
+                        .current
+                        .as_ref()
+                        .is_some_and(|qp| qp.handle_record(record.slot, &packet, self.now));
+                if !taken {
+                    self.host.refuse(record.slot, qpn);
+                }
+            }
+            Content::Datagram(path, packet) => {
+                if self.select(packet.bth.dest_qpn) {
+                    self.deliver(&path, &packet);
+                }
+            }
+            Content::Absent(qpn) => self.host.refused(record.slot, qpn),
+            Content::Nonsense => count(&self.host.received.malformed),
+        }
     }
 
     /// Makes the QP of that number the current one; false when there is none.
@@ -370,7 +442,10 @@ impl Worker {
             // A defect that shows here must not leave the device dead without a word.
             let turn = std::panic::AssertUnwindSafe(|| self.turn(host));
             if std::panic::catch_unwind(turn).is_err() {
-                let _ = writeln!(io::stderr(), "ironverbs: a defect in the background thread; it goes on");
+                let _ = writeln!(
+                    io::stderr(),
+                    "ironverbs: a defect in the background thread; it goes on"
+                );
             }
         }
     }
@@ -450,7 +525,21 @@ impl Worker {
         let timeout = (next.0 != u64::MAX).then(|| Duration::from_nanos(host.clock.real(wait)));
         let timeout =
             if self.has_wire { timeout } else { Some(timeout.unwrap_or(RETRY).min(RETRY)) };
-        drop(host);
+        // From here on those who send by lanes wake us; what came before is taken first.
+        if host.lanes().is_none_or(|lanes| lanes.prepare_sleep()) {
+            drop(host);
+            self.sleep_until(timeout);
+        } else {
+            self.kick.wakes_at.store(0, Ordering::SeqCst);
+        }
+        if let Some(host) = self.host.upgrade()
+            && let Some(lanes) = host.lanes()
+        {
+            lanes.awake();
+        }
+    }
+
+    fn sleep_until(&self, timeout: Option<Duration>) {
         let mut events = [Event::EMPTY; 2];
         let n = self.everything.wait(&mut events, timeout).unwrap_or(0);
         self.kick.wakes_at.store(0, Ordering::SeqCst);
@@ -491,5 +580,6 @@ impl Worker {
             return;
         };
         registry.service(&mut |path, src_port, packet| host.take_packet(path, src_port, packet));
+        host.mourn();
     }
 }

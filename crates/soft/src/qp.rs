@@ -12,6 +12,8 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::context::{check_port, limits};
 use crate::event::EventCount;
 use crate::host::Inner;
+use crate::local::Outbound;
+use crate::neighbours::{DatagramSink, LOCAL_PACKET, LaneSink};
 use crate::object::{self, Identity};
 use crate::surroundings::Surroundings;
 use crate::{Context, Cq, Error, Pd, QpInit, Srq};
@@ -40,8 +42,24 @@ struct State {
     transport: transport::Qp,
     /// The deadline the timers know of.
     timer: Option<Instant>,
+    link: Link,
     /// Destroyed: nothing happens any more.
     gone: bool,
+}
+
+/// How packets of a connected QP reach its peer.
+#[derive(Debug)]
+enum Link {
+    /// By UDP; also for QPs that have no peer.
+    Wire,
+    /// Through shared memory.
+    Lane(Arc<Outbound>),
+}
+
+impl State {
+    fn is_connected(&self, slot: u16) -> bool {
+        matches!(&self.link, Link::Lane(lane) if lane.slot() == slot)
+    }
 }
 
 /// What is left to do after packets were handled.
@@ -107,7 +125,7 @@ impl Qp {
             recv_cq: init.recv_cq.clone(),
             srq: init.srq.clone(),
             access: AtomicU32::new(0),
-            state: Mutex::new(State { transport, timer: None, gone: false }),
+            state: Mutex::new(State { transport, timer: None, link: Link::Wire, gone: false }),
         });
         host.qps.write().insert(&qp);
         Ok(qp)
@@ -185,6 +203,7 @@ impl Qp {
         self.host().check()?;
         self.identity.check()?;
         let path = self.validate(attr, mask)?;
+        let link = self.link(attr, mask, path.as_ref())?;
         let mut state = self.state.lock();
         let now = self.host().now();
         let pkey = limits::PKEY;
@@ -195,16 +214,47 @@ impl Qp {
             let mut surroundings = Surroundings::of(self);
             state.transport.modify(attr, mask, path, pkey, now, &mut surroundings)?;
         }
+        if let Some(link) = link {
+            if let Link::Lane(_) = link {
+                state.transport.set_packet_size(LOCAL_PACKET);
+                state.transport.hold_timeouts(true);
+            }
+            state.link = link;
+        }
         if mask.contains(AttrMask::ACCESS_FLAGS) {
             self.access.store(attr.access.bits(), Ordering::Relaxed);
         }
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
+            state.link = Link::Wire;
             self.access.store(0, Ordering::Relaxed);
             self.send_cq.purge(self.qpn);
             self.recv_cq.purge(self.qpn);
         }
         self.pump(&mut state, now);
         Ok(())
+    }
+
+    /// The way to the peer that a transition to RTR names.
+    fn link(
+        &self,
+        attr: &QpAttr,
+        mask: AttrMask,
+        path: Option<&Path>,
+    ) -> Result<Option<Link>, Error> {
+        let learns =
+            mask.contains(AttrMask::STATE | AttrMask::DEST_QPN) && attr.state == QpState::Rtr;
+        let (Some(path), true) = (path, learns && self.qp_type != QpType::Ud) else {
+            return Ok(None);
+        };
+        match self.host().lane_to(&path.dst, attr.dest_qpn) {
+            Some(lane) => Ok(Some(Link::Lane(lane?))),
+            None => Ok(Some(Link::Wire)),
+        }
+    }
+
+    /// Whether its packets reach the peer through shared memory.
+    pub fn is_local(&self) -> bool {
+        matches!(self.state.lock().link, Link::Lane(_))
     }
 
     /// What only the device can check of a modify: ports, keys, GIDs, MTU.
@@ -288,18 +338,42 @@ impl Qp {
             return;
         }
         if state.transport.output() != Output::None {
-            let host = self.host();
-            let mut surroundings = Surroundings::of(self);
-            match host.sender() {
-                Some(mut sender) => {
-                    sender.begin(self.context().device().ifindex());
-                    state.transport.transmit(now, &mut surroundings, &mut *sender);
-                    sender.flush();
-                }
-                None => state.transport.transmit(now, &mut surroundings, &mut Nowhere::default()),
-            }
+            self.transmit(state, now);
         }
         self.set_timer(state);
+    }
+
+    fn transmit(&self, state: &mut State, now: Instant) {
+        let host = self.host();
+        let mut surroundings = Surroundings::of(self);
+        let State { transport, link, .. } = state;
+        let sender = matches!(link, Link::Wire).then(|| host.sender()).flatten();
+        let full = match (link, sender) {
+            (Link::Lane(lane), _) if lane.is_alive() => {
+                let mut sink = LaneSink::new(lane);
+                transport.transmit(now, &mut surroundings, &mut sink);
+                sink.finish()
+            }
+            (Link::Wire, Some(sender)) if self.qp_type == QpType::Ud => {
+                let mut sink = DatagramSink::new(host, sender);
+                sink.begin(self.context().device().ifindex());
+                transport.transmit(now, &mut surroundings, &mut sink);
+                sink.finish()
+            }
+            (Link::Wire, Some(mut sender)) => {
+                sender.begin(self.context().device().ifindex());
+                transport.transmit(now, &mut surroundings, &mut *sender);
+                sender.flush();
+                false
+            }
+            (Link::Lane(_), _) | (Link::Wire, None) => {
+                transport.transmit(now, &mut surroundings, &mut Nowhere::default());
+                false
+            }
+        };
+        if full {
+            host.blocked.add(self.me());
+        }
     }
 
     fn set_timer(&self, state: &mut State) {
@@ -336,6 +410,49 @@ impl Qp {
         if !state.gone {
             let mut surroundings = Surroundings::of(self);
             state.transport.handle_packet(packet, path, udp_len, now, &mut surroundings);
+        }
+    }
+
+    /// Takes a packet that came by a lane from `slot`; false if it was not wanted.
+    pub(crate) fn handle_record(&self, slot: u16, packet: &Packet<'_>, now: Instant) -> bool {
+        let mut state = self.state.lock();
+        let State { transport, link: Link::Lane(lane), gone: false, .. } = &mut *state else {
+            return false;
+        };
+        let Some((path, _)) = transport.peer() else { return false };
+        // Who the peer is, the slot says.
+        if lane.slot() != slot {
+            return false;
+        }
+        let from = Path { src: path.dst, dst: path.src, ..*path };
+        let dropped = transport.counters().dropped.total();
+        let mut surroundings = Surroundings::of(self);
+        let udp_len = u16::try_from(packet.payload.len() + 8).unwrap_or(u16::MAX);
+        transport.handle_packet(packet, &from, udp_len, now, &mut surroundings);
+        // It lives, and takes our packets if it answers them.
+        if packet.op.is_response() {
+            transport.hold_timeouts(true);
+        }
+        transport.counters().dropped.total() == dropped
+    }
+
+    /// The process in `slot` does not take packets to `qpn`.
+    pub(crate) fn refused(&self, slot: u16, qpn: u32) {
+        let mut state = self.state.lock();
+        if state.is_connected(slot) && state.transport.peer().is_some_and(|(_, peer)| peer == qpn) {
+            state.transport.hold_timeouts(false);
+            self.set_timer(&mut state);
+        }
+    }
+
+    /// The process in `slot` is dead.
+    pub(crate) fn lose_peer(&self, slot: u16, now: Instant) {
+        let mut state = self.state.lock();
+        if state.is_connected(slot) && !state.gone {
+            let mut surroundings = Surroundings::of(self);
+            state.transport.lose_peer(&mut surroundings);
+            drop(surroundings);
+            self.pump(&mut state, now);
         }
     }
 

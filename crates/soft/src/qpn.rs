@@ -38,6 +38,11 @@ impl QpTable {
         block.qps[qpn as usize % BLOCK].as_ref().and_then(Weak::upgrade)
     }
 
+    /// All QPs.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Arc<Qp>> {
+        self.blocks.iter().flat_map(|block| &block.qps).filter_map(|qp| qp.as_ref()?.upgrade())
+    }
+
     /// Whether `qpn` is in a block of ours.
     pub(crate) fn is_ours(&self, qpn: u32) -> bool {
         self.blocks.iter().any(|b| b.number == qpn >> 12)

@@ -1,0 +1,326 @@
+//! The path to peers on this host: the transport's packets through shared-memory lanes instead of UDP.
+//!
+//! A queue pair decides when it learns its peer: it is local if the peer's address is one of this host's and its
+//! number belongs to a living process of the group that takes lanes. The peer, by the same facts, decides alike. All
+//! checks, errors and ordering are the transport's; what differs is the size of packets and that silence means nothing
+//! while the peer's process lives, unless it says that it does not take our packets.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ironverbs_transport::device::{Instant, Sink};
+use ironverbs_wire::{Gid, Packet, Path};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::Qp;
+use crate::config::DataPath;
+use crate::host::Inner;
+use crate::link::Sender;
+use crate::local::{Inbound, Lanes, Outbound, Producer};
+use crate::registry::{self, Registry};
+
+/// Payload bytes of a packet on a lane.
+pub(crate) const LOCAL_PACKET: usize = 16 * 1024;
+
+/// Records taken from one lane before the next has its turn.
+const TURN: usize = 64;
+
+/// A packet of a connected QP, from the BTH on.
+const PACKET: u8 = 1;
+/// A datagram: [`Envelope`], then the packet.
+const DATAGRAM: u8 = 2;
+/// Packets to that QPN (4 bytes) are not taken.
+const ABSENT: u8 = 3;
+
+/// Bytes of the largest datagram in its envelope, headers included.
+const LARGEST_DATAGRAM: usize = Envelope::LEN + 64 + 4096;
+
+/// Bytes of a record that are looked at in private memory: all headers, and small packets whole.
+const HEAD: usize = 128;
+
+/// What the IP header would say, before a datagram.
+struct Envelope(Path);
+
+impl Envelope {
+    const LEN: usize = 40;
+
+    fn emit(&self, out: &mut [u8; Envelope::LEN]) {
+        let Path { src, dst, traffic_class, hop_limit, flow_label } = self.0;
+        out[..16].copy_from_slice(&src.0);
+        out[16..32].copy_from_slice(&dst.0);
+        out[32..36].copy_from_slice(&flow_label.to_le_bytes());
+        out[36..].copy_from_slice(&[traffic_class, hop_limit, 0, 0]);
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Envelope> {
+        let (src, rest) = bytes.split_first_chunk()?;
+        let (dst, rest) = rest.split_first_chunk()?;
+        let (flow_label, rest) = rest.split_first_chunk()?;
+        let [traffic_class, hop_limit, ..] = *rest else { return None };
+        let flow_label = u32::from_le_bytes(*flow_label) & 0xf_ffff;
+        Some(Envelope(Path {
+            src: Gid(*src),
+            dst: Gid(*dst),
+            traffic_class,
+            hop_limit,
+            flow_label,
+        }))
+    }
+}
+
+/// QPs that found a lane full, to be sent for again when there is room.
+#[derive(Debug, Default)]
+pub(crate) struct Blocked {
+    any: AtomicBool,
+    qps: Mutex<Vec<Arc<Qp>>>,
+}
+
+impl Blocked {
+    pub(crate) fn add(&self, qp: Option<Arc<Qp>>) {
+        let mut qps = self.qps.lock();
+        qps.extend(qp);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Lets them try again. Whether there were any.
+    pub(crate) fn retry(&self, now: Instant) -> bool {
+        if !self.any.swap(false, Ordering::AcqRel) {
+            return false;
+        }
+        let mut qps = std::mem::take(&mut *self.qps.lock());
+        for qp in qps.drain(..) {
+            qp.settle(false, now);
+        }
+        // Its room is kept for the next time.
+        let mut again = self.qps.lock();
+        if again.is_empty() {
+            *again = qps;
+        }
+        true
+    }
+}
+
+impl Inner {
+    fn registry(&self) -> Option<&Registry> {
+        self.wire.get()?.registry.as_ref()
+    }
+
+    pub(crate) fn lanes(&self) -> Option<Lanes<'_>> {
+        self.registry().map(Registry::lanes)
+    }
+
+    /// The lane to the process that has `qpn`, if `dst` is this host and the process takes lanes.
+    pub(crate) fn lane_to(&self, dst: &Gid, qpn: u32) -> Option<io::Result<Arc<Outbound>>> {
+        if self.config.path.value == DataPath::Wire || !self.is_local(dst) {
+            return None;
+        }
+        let (lanes, slot) = (self.lanes()?, registry::slot_of(qpn));
+        lanes.capable(slot).then(|| lanes.to(slot))
+    }
+
+    /// Takes what has come by lanes. Whether there was anything.
+    pub(crate) fn take_records(&self, take: &mut dyn FnMut(&Record<'_>)) -> bool {
+        let Some(lanes) = self.lanes() else { return false };
+        let mut any = false;
+        lanes.for_each_inbound(&mut |inbound: &mut Inbound| {
+            for _ in 0..TURN {
+                // A lane that broke is taken away by its keeper.
+                let Ok(Some(record)) = inbound.consumer.next() else { break };
+                any = true;
+                let mut head = [0; HEAD];
+                let copied = record.copy_prefix(&mut head);
+                let (slot, kind) = (inbound.slot, record.kind);
+                take(&Record { slot, kind, head: &head[..copied], bytes: record.bytes() });
+                inbound.consumer.release();
+            }
+        });
+        any
+    }
+
+    /// Tells a process that packets to `qpn` are not taken here.
+    pub(crate) fn refuse(&self, slot: u16, qpn: u32) {
+        let Some(Ok(lane)) = self.lanes().map(|lanes| lanes.to(slot)) else { return };
+        let mut producer = lane.producer.lock();
+        producer.push(ABSENT, &qpn.to_le_bytes());
+        wake(&lane, producer);
+    }
+
+    /// A process does not take packets to `qpn`: its QP is not there, or not ready. As on a network, silence then
+    /// counts.
+    pub(crate) fn refused(&self, slot: u16, qpn: u32) {
+        for qp in self.qps.read().all() {
+            qp.refused(slot, qpn);
+        }
+    }
+
+    /// Fails what waits for processes that died.
+    pub(crate) fn mourn(&self) {
+        let Some(lanes) = self.lanes() else { return };
+        for slot in lanes.deaths() {
+            let now = self.clock.now();
+            let qps: Vec<_> = self.qps.read().all().collect();
+            for qp in qps {
+                qp.lose_peer(slot, now);
+            }
+        }
+    }
+}
+
+/// A record that came by a lane.
+pub(crate) struct Record<'a> {
+    /// The sender's slot.
+    pub(crate) slot: u16,
+    kind: u8,
+    /// A private copy of its beginning.
+    head: &'a [u8],
+    /// All of it, where the sender may still write.
+    bytes: &'a [u8],
+}
+
+/// What a record is.
+pub(crate) enum Content<'a> {
+    /// A packet of a connected QP.
+    Packet(Packet<'a>),
+    /// A datagram and what its IP header would have said.
+    Datagram(Path, Packet<'a>),
+    /// Packets to that QPN are not taken by the sender of this.
+    Absent(u32),
+    /// Nothing that this version knows, or nothing well formed.
+    Nonsense,
+}
+
+impl Record<'_> {
+    pub(crate) fn content(&self) -> Content<'_> {
+        match self.kind {
+            PACKET => self.packet(0).map_or(Content::Nonsense, Content::Packet),
+            DATAGRAM => {
+                let envelope = Envelope::parse(self.head);
+                match (envelope, self.packet(Envelope::LEN)) {
+                    (Some(Envelope(path)), Some(packet)) => Content::Datagram(path, packet),
+                    _ => Content::Nonsense,
+                }
+            }
+            ABSENT => match self.head.first_chunk() {
+                Some(qpn) => Content::Absent(u32::from_le_bytes(*qpn)),
+                None => Content::Nonsense,
+            },
+            _ => Content::Nonsense,
+        }
+    }
+
+    /// The packet from byte `at` on. Its headers are parsed from the private copy; of a long one only the payload,
+    /// which nothing depends on, stays where it is.
+    fn packet(&self, at: usize) -> Option<Packet<'_>> {
+        if self.bytes.len() % 4 != 0 {
+            return None;
+        }
+        let mut packet = Packet::parse(self.head.get(at..)?).ok()?;
+        if self.bytes.len() > self.head.len() {
+            let start = at + Packet::header_len(packet.service, packet.op);
+            packet.payload =
+                self.bytes.get(start..self.bytes.len() - usize::from(packet.bth.pad))?;
+        }
+        Some(packet)
+    }
+}
+
+fn wake(lane: &Outbound, producer: MutexGuard<'_, Producer>) {
+    let wake = producer.needs_wake();
+    drop(producer);
+    if wake {
+        lane.wake();
+    }
+}
+
+/// A lane as the sink of a connected QP.
+pub(crate) struct LaneSink<'a> {
+    lane: &'a Outbound,
+    producer: MutexGuard<'a, Producer>,
+    full: bool,
+}
+
+impl<'a> LaneSink<'a> {
+    pub(crate) fn new(lane: &'a Outbound) -> LaneSink<'a> {
+        LaneSink { lane, producer: lane.producer.lock(), full: false }
+    }
+
+    /// Wakes the receiver if it sleeps. Whether the lane was full.
+    pub(crate) fn finish(self) -> bool {
+        wake(self.lane, self.producer);
+        self.full
+    }
+}
+
+impl Sink for LaneSink<'_> {
+    fn reserve(&mut self, _: &Path, _: u32, len: usize) -> Option<&mut [u8]> {
+        // Of a closed lane the keeper tells, as of a death.
+        let closed = self.producer.is_closed();
+        let room = self.producer.reserve(len);
+        self.full = room.is_none() && !closed;
+        room
+    }
+
+    fn commit(&mut self) {
+        self.producer.commit(PACKET);
+    }
+}
+
+/// The sink of a UD QP: each datagram goes by lane or by UDP.
+pub(crate) struct DatagramSink<'a> {
+    host: &'a Inner,
+    sender: MutexGuard<'a, Sender>,
+    /// The lane of the datagram at hand, and the datagram behind its envelope.
+    lane: Option<Arc<Outbound>>,
+    buffer: [u8; LARGEST_DATAGRAM],
+    len: usize,
+    full: bool,
+}
+
+impl<'a> DatagramSink<'a> {
+    pub(crate) fn new(host: &'a Inner, sender: MutexGuard<'a, Sender>) -> DatagramSink<'a> {
+        DatagramSink {
+            host,
+            sender,
+            lane: None,
+            buffer: [0; LARGEST_DATAGRAM],
+            len: 0,
+            full: false,
+        }
+    }
+
+    /// Starts to send for a device on this interface.
+    pub(crate) fn begin(&mut self, ifindex: u32) {
+        self.sender.begin(ifindex);
+    }
+
+    /// Sends what is gathered. Whether a lane was full.
+    pub(crate) fn finish(mut self) -> bool {
+        self.sender.flush();
+        self.full
+    }
+}
+
+impl Sink for DatagramSink<'_> {
+    fn reserve(&mut self, path: &Path, dest_qpn: u32, len: usize) -> Option<&mut [u8]> {
+        let lane = self.host.lane_to(&path.dst, dest_qpn).and_then(Result::ok);
+        self.lane = lane.filter(|lane| !lane.producer.lock().is_closed());
+        let Some(lane) = &self.lane else { return self.sender.reserve(path, dest_qpn, len) };
+        self.len = Envelope::LEN + len;
+        if lane.producer.lock().reserve(self.len).is_none() {
+            self.full = true;
+            return None;
+        }
+        let (envelope, packet) = self.buffer.get_mut(..self.len)?.split_first_chunk_mut()?;
+        Envelope(*path).emit(envelope);
+        Some(packet)
+    }
+
+    fn commit(&mut self) {
+        let Some(lane) = &self.lane else { return self.sender.commit() };
+        let mut producer = lane.producer.lock();
+        // Another thread may have taken the room meanwhile: a datagram may be lost.
+        producer.push(DATAGRAM, &self.buffer[..self.len]);
+        wake(lane, producer);
+    }
+}
