@@ -22,6 +22,7 @@ macro_rules! cases {
     ($($case:ident),* $(,)?) => {
         cases!(@ simulated: $($case),*);
         cases!(@ udp: $($case),*);
+        cases!(@ local: $($case),*);
     };
     (@ $path:ident: $($case:ident),*) => {
         mod $path {
@@ -59,6 +60,12 @@ impl Fabric {
     /// UDP, whoever the peer is.
     pub(crate) fn udp() -> Fabric {
         let way = Way::Real { port: port(), path: DataPath::Wire };
+        Fabric { way, hosts: RefCell::default() }
+    }
+
+    /// Shared memory between the members.
+    pub(crate) fn local() -> Fabric {
+        let way = Way::Real { port: port(), path: DataPath::Auto };
         Fabric { way, hosts: RefCell::default() }
     }
 
