@@ -1,7 +1,7 @@
 //! An open device: limits, port, GIDs, and the makers of everything else.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -11,7 +11,7 @@ use ironverbs_wire::{Gid, Mtu, Path};
 use crate::event::{AsyncEvent, AsyncQueue};
 use crate::host::Inner;
 use crate::object::Identity;
-use crate::{Channel, Cq, Device, Error, Host, Pd};
+use crate::{Channel, Cq, Device, Error, Host, Pd, Xrcd};
 
 /// What a device of ours can do; [`DeviceAttr`] reports the same numbers.
 pub(crate) mod limits {
@@ -354,6 +354,21 @@ impl Context {
     ) -> Result<Arc<Cq>, Error> {
         self.inner().check()?;
         Cq::new(self, cqe, channel, comp_vector)
+    }
+
+    /// Opens the XRC domain of a file, or one that no file names (ibv_open_xrcd(3)). `create` and `exclusive` are
+    /// O_CREAT and O_EXCL. The domain of a file is shared within this process.
+    ///
+    /// # Errors
+    /// EAGAIN when the file has no domain and `create` is not set; Invalid when it has one and `exclusive` is.
+    pub fn open_xrcd(
+        self: &Arc<Self>,
+        file: Option<BorrowedFd<'_>>,
+        create: bool,
+        exclusive: bool,
+    ) -> Result<Arc<Xrcd>, Error> {
+        self.inner().check()?;
+        Xrcd::open(self, file, create, exclusive)
     }
 
     /// Closes the device (ibv_close_device(3)): no events come any more. Objects made from it stay usable until

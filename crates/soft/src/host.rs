@@ -26,6 +26,7 @@ use crate::progress::{Background, Engine, Kick, ReceiveCounters};
 use crate::qpn::QpTable;
 use crate::registry::{JoinError, JoinOptions, Member, Registry};
 use crate::timers::Timers;
+use crate::xrcd::Domains;
 use crate::{Config, Device, Error};
 
 /// All of the software device that one process has: devices, objects, sockets and the thread that works when
@@ -38,6 +39,7 @@ pub(crate) struct Inner {
     pub(crate) clock: Clock,
     pub(crate) regions: RwLock<Regions>,
     pub(crate) qps: RwLock<QpTable>,
+    pub(crate) xrc: Domains,
     pub(crate) timers: Timers,
     pub(crate) engine: Mutex<Engine>,
     pub(crate) wire: OnceLock<Wire>,
@@ -202,6 +204,7 @@ impl Inner {
             clock,
             regions: RwLock::default(),
             qps: RwLock::default(),
+            xrc: Domains::default(),
             timers: Timers::default(),
             engine: Mutex::new(Engine::new()),
             wire: OnceLock::new(),

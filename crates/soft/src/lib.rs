@@ -29,6 +29,7 @@ pub mod sim;
 mod srq;
 mod surroundings;
 mod timers;
+mod xrcd;
 
 pub use ah::Ah;
 pub use channel::Channel;
@@ -44,6 +45,7 @@ pub use memory::Mr;
 pub use pd::{Pd, QpInit, SrqInit};
 pub use qp::{PostGuard, Qp};
 pub use srq::{Srq, SrqAttr};
+pub use xrcd::Xrcd;
 
 pub use ironverbs_transport::qp::{Counters, ModifyError, Payload, PostError};
 pub use ironverbs_transport::verbs::*;

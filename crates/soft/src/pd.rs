@@ -7,7 +7,7 @@ use ironverbs_transport::verbs::{Access, AhAttr, QpCap, QpType};
 
 use crate::host::Inner;
 use crate::object::{self, Identity};
-use crate::{Ah, Context, Cq, Error, Mr, Qp, Srq};
+use crate::{Ah, Context, Cq, Error, Mr, Qp, Srq, Xrcd};
 
 /// A protection domain (ibv_alloc_pd(3)).
 #[derive(Debug)]
@@ -94,7 +94,19 @@ impl Pd {
         Srq::new(self, init)
     }
 
-    /// Makes a queue pair in state RESET (ibv_create_qp(3)).
+    /// Makes a shared receive queue for XRC (ibv_create_srq_ex(3)): peers name it by its number, and what they send
+    /// completes on `cq`.
+    pub fn create_xrc_srq(
+        self: &Arc<Self>,
+        init: SrqInit,
+        xrcd: &Arc<Xrcd>,
+        cq: &Arc<Cq>,
+    ) -> Result<Arc<Srq>, Error> {
+        self.identity.check()?;
+        Srq::new_xrc(self, init, xrcd, cq)
+    }
+
+    /// Makes a queue pair in state RESET (ibv_create_qp(3)); those of type XRC_RECV are made by their XRC domain.
     pub fn create_qp(self: &Arc<Self>, init: &QpInit) -> Result<Arc<Qp>, Error> {
         self.identity.check()?;
         Qp::new(self, init)

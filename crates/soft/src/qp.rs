@@ -16,6 +16,7 @@ use crate::local::Outbound;
 use crate::neighbours::{DatagramSink, LOCAL_PACKET, LaneSink};
 use crate::object::{self, Identity};
 use crate::surroundings::Surroundings;
+use crate::xrcd::{Opened, Xrcd};
 use crate::{Context, Cq, Error, Pd, QpInit, Srq};
 
 /// A queue pair (ibv_create_qp(3)).
@@ -32,6 +33,8 @@ pub struct Qp {
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     srq: Option<Arc<Srq>>,
+    xrcd: Option<Arc<Xrcd>>,
+    opened: Opened,
     /// Copy of the access attribute, read on every remote access.
     access: AtomicU32,
     state: Mutex<State>,
@@ -72,6 +75,22 @@ pub(crate) enum Left {
 
 impl Qp {
     pub(crate) fn new(pd: &Arc<Pd>, init: &QpInit) -> Result<Arc<Qp>, Error> {
+        if init.qp_type == QpType::XrcRecv {
+            return Err(Error::Invalid {
+                what: "qp_type",
+                value: QpType::XrcRecv as u64,
+                why: "an XRC_RECV queue pair belongs to an XRC domain, not to a protection domain",
+            });
+        }
+        Qp::with_domain(pd, init, None)
+    }
+
+    /// A QP of an XRC domain, or without one.
+    pub(crate) fn with_domain(
+        pd: &Arc<Pd>,
+        init: &QpInit,
+        xrcd: Option<&Arc<Xrcd>>,
+    ) -> Result<Arc<Qp>, Error> {
         let context = pd.context();
         let host = context.inner();
         host.check()?;
@@ -86,9 +105,9 @@ impl Qp {
             if !Arc::ptr_eq(srq.context(), context) {
                 return Err(Error::Foreign { what: "shared receive queue" });
             }
-            if init.qp_type == QpType::Uc {
+            if matches!(init.qp_type, QpType::Uc | QpType::XrcSend) {
                 return Err(Error::NotSupported {
-                    what: "a shared receive queue of a UC queue pair",
+                    what: "a shared receive queue of a queue pair of this type",
                 });
             }
         }
@@ -112,6 +131,9 @@ impl Qp {
         if let Some(srq) = &init.srq {
             object::take(&srq.users);
         }
+        if let Some(xrcd) = xrcd {
+            object::take(&xrcd.users);
+        }
         let qp = Arc::new_cyclic(|me| Qp {
             identity: host.identity("queue pair"),
             events: EventCount::default(),
@@ -124,6 +146,8 @@ impl Qp {
             send_cq: init.send_cq.clone(),
             recv_cq: init.recv_cq.clone(),
             srq: init.srq.clone(),
+            xrcd: xrcd.cloned(),
+            opened: Opened::default(),
             access: AtomicU32::new(0),
             state: Mutex::new(State { transport, timer: None, link: Link::Wire, gone: false }),
         });
@@ -169,6 +193,20 @@ impl Qp {
     /// Shared receive queue, if it has one.
     pub fn srq(&self) -> Option<&Arc<Srq>> {
         self.srq.as_ref()
+    }
+
+    /// XRC domain, of an XRC_RECV queue pair.
+    pub fn xrcd(&self) -> Option<&Arc<Xrcd>> {
+        self.xrcd.as_ref()
+    }
+
+    /// Counts one more reference to it, for [`Xrcd::open_qp`]; false when it was destroyed.
+    pub(crate) fn open_again(&self) -> bool {
+        let alive = self.identity.check().is_ok();
+        if alive {
+            self.opened.add();
+        }
+        alive
     }
 
     /// Whether every send completes visibly.
@@ -468,8 +506,12 @@ impl Qp {
     }
 
     /// Destroys it, in whatever state (ibv_destroy_qp(3)): what is posted is dropped, its completions with it, and
-    /// its number rests. Waits for unacknowledged events.
+    /// its number rests. Waits for unacknowledged events. One that was opened again only loses a reference.
     pub fn destroy(&self) -> Result<(), Error> {
+        self.host().check()?;
+        if self.opened.give_back() {
+            return Ok(());
+        }
         self.release()?;
         self.events.wait();
         Ok(())
@@ -493,6 +535,9 @@ impl Qp {
         }
         if let Some(srq) = &self.srq {
             object::give_back(&srq.users);
+        }
+        if let Some(xrcd) = &self.xrcd {
+            object::give_back(&xrcd.users);
         }
         self.context().events.forget(self);
         Ok(())
@@ -557,7 +602,7 @@ impl ironverbs_transport::device::Sink for Nowhere {
 /// The capabilities of a new QP: what was asked for, if the device can.
 fn grant(init: &QpInit) -> Result<QpCap, Error> {
     let mut cap = init.cap;
-    if init.srq.is_some() {
+    if init.srq.is_some() || !init.qp_type.has_responder() {
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
     }
     let asked = [

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::context::limits;
 use crate::event::{AsyncEvent, EventCount, EventKind, EventSource};
 use crate::object::{self, Identity};
-use crate::{Context, Error, Pd, SrqInit};
+use crate::{Context, Cq, Error, Pd, SrqInit, Xrcd};
 
 /// What an SRQ holds (`struct ibv_srq_attr`).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -102,29 +102,61 @@ pub struct Srq {
     pub(crate) events: EventCount,
     me: Weak<Srq>,
     pd: Arc<Pd>,
+    xrc: Option<Xrc>,
     ring: Mutex<Ring>,
+}
+
+/// What an SRQ for XRC has besides.
+#[derive(Debug)]
+struct Xrc {
+    number: u32,
+    domain: Arc<Xrcd>,
+    cq: Arc<Cq>,
 }
 
 impl Srq {
     pub(crate) fn new(pd: &Arc<Pd>, init: SrqInit) -> Result<Arc<Srq>, Error> {
-        check_wr(init.max_wr)?;
-        if init.max_sge > limits::SGE {
-            return Err(Error::Limit {
-                what: "max_sge",
-                asked: init.max_sge.into(),
-                max: limits::SGE.into(),
-            });
+        check_init(init)?;
+        Ok(Srq::make(pd, init, None))
+    }
+
+    pub(crate) fn new_xrc(
+        pd: &Arc<Pd>,
+        init: SrqInit,
+        domain: &Arc<Xrcd>,
+        cq: &Arc<Cq>,
+    ) -> Result<Arc<Srq>, Error> {
+        check_init(init)?;
+        domain.identity.check()?;
+        cq.identity.check()?;
+        for (what, context) in
+            [("XRC domain", domain.context()), ("completion queue", cq.context())]
+        {
+            if !Arc::ptr_eq(context, pd.context()) {
+                return Err(Error::Foreign { what });
+            }
         }
+        let number = domain.take_number().ok_or(Error::NoMemory { what: "XRC SRQ number" })?;
+        object::take(&domain.users);
+        object::take(&cq.users);
+        let xrc = Xrc { number, domain: domain.clone(), cq: cq.clone() };
+        let srq = Srq::make(pd, init, Some(xrc));
+        domain.add(number, &srq);
+        Ok(srq)
+    }
+
+    fn make(pd: &Arc<Pd>, init: SrqInit, xrc: Option<Xrc>) -> Arc<Srq> {
         object::take(&pd.users);
         let ring = Ring::new(init.max_wr as usize, init.max_sge.max(1) as usize);
-        Ok(Arc::new_cyclic(|me| Srq {
+        Arc::new_cyclic(|me| Srq {
             identity: pd.host().identity("shared receive queue"),
             users: AtomicUsize::new(0),
             events: EventCount::default(),
             me: me.clone(),
             pd: pd.clone(),
+            xrc,
             ring: Mutex::new(ring),
-        }))
+        })
     }
 
     /// Posts a receive (ibv_post_srq_recv(3)).
@@ -196,6 +228,21 @@ impl Srq {
         &self.pd
     }
 
+    /// The number that peers name it by, 24 bits; XRC only (ibv_get_srq_num(3)).
+    pub fn number(&self) -> Option<u32> {
+        self.xrc.as_ref().map(|xrc| xrc.number)
+    }
+
+    /// Its XRC domain, if it has one.
+    pub fn xrcd(&self) -> Option<&Arc<Xrcd>> {
+        self.xrc.as_ref().map(|xrc| &xrc.domain)
+    }
+
+    /// The CQ of what is received into it; XRC only.
+    pub fn cq(&self) -> Option<&Arc<Cq>> {
+        self.xrc.as_ref().map(|xrc| &xrc.cq)
+    }
+
     /// The context it belongs to.
     pub fn context(&self) -> &Arc<Context> {
         self.pd.context()
@@ -211,6 +258,11 @@ impl Srq {
     fn release(&self) -> Result<(), Error> {
         self.context().inner().check()?;
         self.identity.retire_unless_used(&self.users)?;
+        if let Some(xrc) = &self.xrc {
+            xrc.domain.remove(xrc.number);
+            object::give_back(&xrc.domain.users);
+            object::give_back(&xrc.cq.users);
+        }
         self.context().events.forget(self);
         object::give_back(&self.pd.users);
         Ok(())
@@ -224,6 +276,18 @@ impl Drop for Srq {
 }
 
 object::accessors!(Srq);
+
+fn check_init(init: SrqInit) -> Result<(), Error> {
+    check_wr(init.max_wr)?;
+    if init.max_sge > limits::SGE {
+        return Err(Error::Limit {
+            what: "max_sge",
+            asked: init.max_sge.into(),
+            max: limits::SGE.into(),
+        });
+    }
+    Ok(())
+}
 
 fn check_wr(max_wr: u32) -> Result<(), Error> {
     match max_wr {

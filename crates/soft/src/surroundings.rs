@@ -1,23 +1,28 @@
 //! The device as one queue pair sees it during a call.
 
+use std::sync::Arc;
+
 use ironverbs_transport::device::{self, Atomic, QpEvent, Queue, RecvWqe};
-use ironverbs_transport::verbs::{Access, Fault, Sge, Wc};
+use ironverbs_transport::verbs::{Access, Fault, QpType, Sge, Wc};
 use parking_lot::RwLockReadGuard;
 
-use crate::Qp;
 use crate::event::{AsyncEvent, EventSource};
 use crate::memory::Regions;
+use crate::{Qp, Srq};
 
 /// Holds the table of regions for the length of a call: nothing is deregistered meanwhile.
 pub(crate) struct Surroundings<'a> {
     qp: &'a Qp,
     regions: RwLockReadGuard<'a, Regions>,
     pd: u32,
+    /// The SRQ that a request on XRC names.
+    selected: Option<Arc<Srq>>,
 }
 
 impl<'a> Surroundings<'a> {
     pub(crate) fn of(qp: &'a Qp) -> Surroundings<'a> {
-        Surroundings { qp, regions: qp.host().regions.read(), pd: qp.pd().handle() }
+        let regions = qp.host().regions.read();
+        Surroundings { qp, regions, pd: qp.pd().handle(), selected: None }
     }
 
     /// The QP's own rights come before the region's (IBA 9.7.4.1.4).
@@ -68,13 +73,29 @@ impl device::Device for Surroundings<'_> {
         self.regions.invalidate(self.pd, rkey)
     }
 
+    fn select_srq(&mut self, srqn: u32) -> bool {
+        if self.selected.as_ref().and_then(|srq| srq.number()) == Some(srqn) {
+            return true;
+        }
+        self.selected = self.qp.xrcd().and_then(|xrcd| xrcd.srq(srqn));
+        if let Some(srq) = &self.selected {
+            self.pd = srq.pd().handle();
+        }
+        self.selected.is_some()
+    }
+
     fn srq_take(&mut self, wqe: &mut RecvWqe) -> bool {
-        self.qp.srq().is_some_and(|srq| srq.take(wqe))
+        self.selected.as_ref().or(self.qp.srq()).is_some_and(|srq| srq.take(wqe))
     }
 
     fn complete(&mut self, queue: Queue, wc: Wc) {
         match queue {
             Queue::Send => self.qp.send_cq().complete(wc),
+            Queue::Recv if self.qp.qp_type() == QpType::XrcRecv => {
+                if let Some(cq) = self.selected.as_ref().and_then(|srq| srq.cq()) {
+                    cq.complete(wc);
+                }
+            }
             Queue::Recv => self.qp.recv_cq().complete(wc),
         }
     }

@@ -25,3 +25,4 @@ mod shared_receives;
 mod simulated;
 mod threads;
 mod transitions;
+mod xrc;

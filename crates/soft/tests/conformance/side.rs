@@ -190,7 +190,7 @@ pub(crate) fn to_rtr(qp: &Qp, attr: &QpAttr) {
     let connected = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
     let more = match qp.qp_type() {
         QpType::Ud => AttrMask::empty(),
-        QpType::Uc => connected,
+        QpType::Uc | QpType::XrcSend => connected,
         _ => connected | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
     };
     qp.modify(&QpAttr { state: QpState::Rtr, ..*attr }, AttrMask::STATE | more).unwrap();
@@ -199,7 +199,11 @@ pub(crate) fn to_rtr(qp: &Qp, attr: &QpAttr) {
 pub(crate) fn to_rts(qp: &Qp, attr: &QpAttr) {
     let reliable =
         AttrMask::TIMEOUT | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC;
-    let more = if qp.qp_type() == QpType::Rc { reliable } else { AttrMask::empty() };
+    let more = match qp.qp_type() {
+        QpType::Rc | QpType::XrcSend => reliable,
+        QpType::XrcRecv => AttrMask::TIMEOUT,
+        QpType::Uc | QpType::Ud => AttrMask::empty(),
+    };
     let mask = AttrMask::STATE | AttrMask::SQ_PSN | more;
     qp.modify(&QpAttr { state: QpState::Rts, ..*attr }, mask).unwrap();
 }
