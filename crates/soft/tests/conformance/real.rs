@@ -153,3 +153,68 @@ fn a_stretched_clock_stretches_the_timers() {
     }
     assert!(start.elapsed() >= std::time::Duration::from_micros(83_000));
 }
+
+#[test]
+fn a_fork_can_do_nothing_and_disturbs_nobody() {
+    let f = Fabric::udp();
+    let (a, b) = f.two();
+    let (x, y) = pair(&a, &b, QpType::Rc);
+    let host = f.host();
+    let srq = a.pd.create_srq(SrqInit { max_wr: 1, max_sge: 1 }).unwrap();
+    let spare = a.context.create_cq(1, Some(&a.channel), 0).unwrap();
+    // In use by other threads at the time of the fork.
+    a.cq.request_notify(false).unwrap();
+    x.post_send(&b.remote(1, WrOpcode::Write, 0), Payload::Sges(&[a.sge(0, 8)])).unwrap();
+    let (context, pd, mr, cq, qp) =
+        (a.context.clone(), a.pd.clone(), a.mr.clone(), a.cq.clone(), x.clone());
+    let (addr, lkey) = (a.memory.addr(), a.mr.lkey());
+    let attempts = move || -> std::io::Result<()> {
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            cap: QpCap::default(),
+            sq_sig_all: false,
+        };
+        let sge = Sge { addr, len: 8, lkey };
+        let refused = [
+            host.devices().is_err(),
+            context.alloc_pd().is_err(),
+            context.create_channel().is_err(),
+            context.create_cq(1, None, 0).is_err(),
+            pd.create_qp(&init).is_err(),
+            qp.post_send(&wr(1, WrOpcode::Send), Payload::Sges(&[sge])).is_err(),
+            qp.post_recv(1, &[sge]).is_err(),
+            qp.modify(&QpAttr::default(), AttrMask::STATE).is_err(),
+            cq.poll(1, |_| {}).is_err(),
+            cq.request_notify(false).is_err(),
+            qp.destroy().is_err(),
+            srq.destroy().is_err(),
+            mr.destroy().is_err(),
+            spare.destroy().is_err(),
+            context.destroy().is_err(),
+            !host.progress(),
+            host.members().is_empty(),
+        ];
+        match refused.iter().position(|refused| !refused) {
+            None => Ok(()),
+            // The number of the attempt comes out as an errno.
+            Some(n) => Err(std::io::Error::from_raw_os_error(1000 + n as i32)),
+        }
+    };
+    for _ in 0..5 {
+        let mut child = std::process::Command::new("true");
+        let attempts = attempts.clone();
+        // SAFETY: what it calls is meant to fail at once in a fork, without locks or the heap; that it does is
+        // what is tested, and the child ends whatever comes.
+        unsafe { std::os::unix::process::CommandExt::pre_exec(&mut child, attempts) };
+        assert!(child.status().unwrap().success());
+    }
+    drop(attempts);
+    assert_eq!(outcomes(&f.completions(&a, 1)), [(1, WcStatus::Success)]);
+    y.post_recv(3, &[b.sge(0, 8)]).unwrap();
+    x.post_send(&wr(2, WrOpcode::Send), Payload::Sges(&[a.sge(0, 8)])).unwrap();
+    assert_eq!(outcomes(&f.completions(&a, 1)), [(2, WcStatus::Success)]);
+    assert_eq!(outcomes(&f.completions(&b, 1)), [(3, WcStatus::Success)]);
+}
