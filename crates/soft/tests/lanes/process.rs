@@ -9,7 +9,7 @@ use ironverbs_soft::registry::{JoinOptions, Registry};
 use ironverbs_sys::process;
 
 /// Every wait ends here at the latest, with a failure.
-pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(20);
 
 const ROLE: &str = "IRONVERBS_TEST_LANES";
 
@@ -30,8 +30,10 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Starts one that does what `role` says (see [`role`]) when it has joined, and waits until then.
-    pub(crate) fn start(options: &JoinOptions, role: &str) -> Member {
+    /// Starts one that does what `role` says (see [`role`]) when it has joined, and waits until then;
+    /// meanwhile `serve` is called: if there is a member in this process, it is the one that the
+    /// newcomer asks.
+    pub(crate) fn start(options: &JoinOptions, role: &str, serve: &dyn Fn()) -> Member {
         let lanes = u8::from(options.lanes);
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["member_process", "--exact", "--nocapture", "--test-threads=1"])
@@ -51,7 +53,15 @@ impl Member {
             }
         });
         let mut member = Member { child, lines, slot: u16::MAX };
-        member.slot = member.line().strip_prefix("joined ").unwrap().parse().unwrap();
+        let start = Instant::now();
+        let joined = loop {
+            match member.lines.recv_timeout(Duration::from_millis(1)) {
+                Ok(line) => break line,
+                Err(error) => assert!(start.elapsed() < WATCHDOG, "{role}: {error}"),
+            }
+            serve();
+        };
+        member.slot = joined.strip_prefix("joined ").unwrap().parse().unwrap();
         member
     }
 
