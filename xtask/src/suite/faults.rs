@@ -15,16 +15,23 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     let user = User::own();
     let place = Place { namespace: &joined.a, gid_index: 0 };
     // The first server is also the first process of the host.
-    for (name, victims) in [
-        ("kill-first", &[0][..]),
+    let kills: [(&str, &[usize]); 4] = [
+        ("kill-first", &[0]),
         ("kill-last", &[2]),
         ("kill-several", &[0, 1]),
         ("kill-all", &[0, 1, 2]),
-    ] {
-        cases.case(name, seconds(120), |case| kill_servers(case, &user, &place, victims));
+    ];
+    for (path, user) in [("auto", User::own()), ("wire", User::own().on_path("wire"))] {
+        for (name, victims) in kills {
+            cases.case(format!("{name}-{path}"), seconds(120), |case| {
+                kill_servers(case, &user, &place, victims)
+            });
+        }
+        cases.case(format!("kill-clients-{path}"), seconds(120), |case| {
+            kill_clients(case, &user, &place)
+        });
     }
-    cases.case("kill-clients", seconds(120), |case| kill_clients(case, &user, &place));
-    cases.case("kill-on-the-wire", seconds(120), |case| kill_remote(case, &user, &joined));
+    cases.case("kill-remote", seconds(120), |case| kill_remote(case, &user, &joined));
     cases.case("port-taken", seconds(60), |case| port_taken(case, &user, &place));
     cases.case("wrong-variable", seconds(60), |case| {
         let program = place.namespace.within(user.runs("ibv_devices"));

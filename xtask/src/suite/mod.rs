@@ -177,7 +177,7 @@ const STEPS: [Step; 16] = [
     Step {
         name: "faults",
         about: "processes killed, UDP 4791 taken, wrong configuration",
-        budget: seconds(60),
+        budget: seconds(120),
         needs: &[
             tools::IBVERBS_UTILS,
             tools::PERFTEST,
