@@ -83,21 +83,24 @@ impl Blocked {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Lets them try again. Whether there were any.
+    /// Lets them try again. Whether any of them found all the room it needs: one that still waits must not keep its
+    /// process from yielding or sleeping, or the receiver may never run.
     pub(crate) fn retry(&self, now: Instant) -> bool {
         if !self.any.swap(false, Ordering::AcqRel) {
             return false;
         }
         let mut qps = std::mem::take(&mut *self.qps.lock());
+        let tried = qps.len();
         for qp in qps.drain(..) {
             qp.settle(false, now);
         }
-        // Its room is kept for the next time.
         let mut again = self.qps.lock();
+        let done = again.len() < tried;
+        // The list's room is kept for the next time.
         if again.is_empty() {
             *again = qps;
         }
-        true
+        done
     }
 }
 

@@ -374,6 +374,13 @@ impl Kick {
         }
     }
 
+    /// Wakes the thread if it sleeps, not from a nap.
+    pub(crate) fn wake_sleeper(&self) {
+        if self.wakes_at.swap(0, Ordering::SeqCst) != 0 {
+            self.wake();
+        }
+    }
+
     fn wake_if_napping(&self) {
         if self.napping.swap(false, Ordering::SeqCst) {
             self.wake();

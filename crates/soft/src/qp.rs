@@ -411,6 +411,8 @@ impl Qp {
         };
         if full {
             host.blocked.add(self.me());
+            // A sleeper has told the receivers of the lanes that were full when it went to sleep, not of this one.
+            host.kick.wake_sleeper();
         }
     }
 
