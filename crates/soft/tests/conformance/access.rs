@@ -384,12 +384,13 @@ fn deregistering_ends_access(f: &Fabric) {
 
     // Under a request that waits for its receive, and under a receive.
     let region = a.register(ALL);
-    let (x, y) = pair(&a, &b, QpType::Rc);
-    let sge = Sge { lkey: region.lkey(), ..a.sge(0, 4000) };
+    // The responder asks for a pause of 164 ms, in which nothing is on its way.
+    let (x, y) = pair_with(&a, &b, QpType::Rc, |attr| attr.min_rnr_timer = 28);
+    let sge = Sge { lkey: region.lkey(), ..a.sge(0, 1000) };
     x.post_send(&wr(1, WrOpcode::Send), Payload::Sges(&[sge])).unwrap();
     f.until("an RNR NAK", || x.counters().rnr_naks_received > 0);
     region.destroy().unwrap();
-    y.post_recv(2, &[b.sge(0, 4000)]).unwrap();
+    y.post_recv(2, &[b.sge(0, 1000)]).unwrap();
     assert_eq!(f.completion(&a).status, WcStatus::LocProtErr);
     let region = b.register(ALL);
     let (x, y) = pair(&a, &b, QpType::Rc);

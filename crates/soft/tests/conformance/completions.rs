@@ -143,6 +143,12 @@ fn notified(side: &Side) -> bool {
     }
 }
 
+/// Waits for an event of this CQ: it comes after the completion, from whichever thread had the packet.
+#[track_caller]
+fn told(f: &Fabric, side: &Side) {
+    f.until("an event", || notified(side));
+}
+
 /// One message, solicited or not, through to the receiver's CQ, whose events are looked at.
 fn message(
     f: &Fabric,
@@ -171,7 +177,7 @@ fn one_event_for_each_arming(f: &Fabric) {
         complete(&qp, i);
         complete(&qp, i);
         complete(&qp, i);
-        assert!(notified(&side));
+        told(f, &side);
         assert!(!notified(&side), "one event for one arming");
     }
     assert_eq!(side.poll().len(), 301);
@@ -186,7 +192,7 @@ fn entries_from_before_raise_no_event(f: &Fabric) {
     assert_eq!(side.poll().len(), 1);
     assert!(!notified(&side));
     complete(&qp, 2);
-    assert!(notified(&side));
+    told(f, &side);
 }
 
 fn the_next_completion_of_any_kind(f: &Fabric) {
@@ -196,7 +202,7 @@ fn the_next_completion_of_any_kind(f: &Fabric) {
         for solicited in [false, true] {
             b.cq.request_notify(false).unwrap();
             message(f, (&a, &x), (&b, &y), opcode, solicited);
-            assert!(notified(&b), "{opcode:?} {solicited}");
+            told(f, &b);
             assert_eq!(b.poll().len(), 1);
         }
     }
@@ -204,7 +210,7 @@ fn the_next_completion_of_any_kind(f: &Fabric) {
     a.cq.request_notify(false).unwrap();
     x.post_send(&b.remote(1, WrOpcode::Read, 0), Payload::Sges(&[a.sge(0, 8)])).unwrap();
     f.completion(&a);
-    assert!(notified(&a));
+    told(f, &a);
 }
 
 fn solicited_only(f: &Fabric) {
@@ -218,7 +224,7 @@ fn solicited_only(f: &Fabric) {
                 assert!(!notified(&b), "{opcode:?}");
             }
             message(f, (&a, &x), (&b, &y), opcode, true);
-            assert!(notified(&b), "{opcode:?}");
+            told(f, &b);
             message(f, (&a, &x), (&b, &y), opcode, true);
             assert!(!notified(&b), "{opcode:?}");
             assert_eq!(b.poll().len(), 5);
@@ -247,7 +253,8 @@ fn errors_count_as_solicited(f: &Fabric) {
     x.post_send(&quiet, Payload::Sges(&[a.sge(0, 8)])).unwrap();
     assert_eq!(outcomes(&f.completions(&a, 1)), [(1, WcStatus::RemInvReqErr)]);
     assert_eq!(outcomes(&f.completions(&b, 1)), [(1, WcStatus::LocLenErr)]);
-    assert!(notified(&a) && notified(&b));
+    told(f, &a);
+    told(f, &b);
 }
 
 fn a_request_for_any_outlives_one_for_solicited(f: &Fabric) {
@@ -258,7 +265,7 @@ fn a_request_for_any_outlives_one_for_solicited(f: &Fabric) {
             b.cq.request_notify(solicited_only).unwrap();
         }
         message(f, (&a, &x), (&b, &y), WrOpcode::Send, false);
-        assert!(notified(&b), "{order:?}");
+        told(f, &b);
         assert!(!notified(&b));
     }
 }

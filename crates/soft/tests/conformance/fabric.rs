@@ -1,8 +1,8 @@
 //! The ways between the Hosts of a case.
 
 use std::cell::{Cell, RefCell};
-use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use ironverbs_soft::config::{DataPath, Setting, Source};
@@ -220,12 +220,18 @@ impl Fabric {
     }
 }
 
-/// A UDP port that no other case uses.
+/// A UDP port that nobody uses: below those that Linux gives out by itself.
 pub(crate) fn port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Below the ports that Linux gives out by itself, and apart from those of other test processes.
-    let process = (std::process::id() % 200) as u16;
-    10_000 + process * 100 + NEXT.fetch_add(1, Ordering::Relaxed) % 100
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let process = std::process::id().wrapping_mul(977);
+    loop {
+        let n = process.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = 10_000 + (n % 20_000) as u16;
+        // Who has it has it for all addresses, and does not share it with a stranger.
+        if UdpSocket::bind(("0.0.0.0", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// A device on the loopback interface.

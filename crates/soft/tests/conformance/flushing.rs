@@ -43,6 +43,8 @@ fn entering_err_flushes_in_order(f: &Fabric) {
     assert!(receives.eq(100..130));
     // A second time there is nothing left.
     move_to(&x, QpState::Err);
+    // What had left before does not arrive any more.
+    f.settle();
     y.post_recv(1, &[b.sge(0, 5000)]).unwrap();
     f.nothing_more(&[&a, &b]);
     assert_eq!(y.state(), QpState::Rts);
@@ -76,7 +78,7 @@ fn entering_reset_drops_everything(f: &Fabric) {
     let (a, b) = f.two();
     let (x, y) = with_requests(f, &a, &b, 10);
     move_to(&x, QpState::Reset);
-    f.nothing_more(&[&a]);
+    f.nothing_more(&[&a, &b]);
     y.post_recv(1, &[b.sge(0, 5000)]).unwrap();
     f.nothing_more(&[&a, &b]);
     // Connected again it starts afresh.
@@ -100,7 +102,8 @@ fn reset_takes_away_only_its_own_completions(f: &Fabric) {
         let request = b.remote(100 + i, WrOpcode::Write, 0);
         other.post_send(&request, Payload::Sges(&[a.sge(0, 8)])).unwrap();
     }
-    f.settle();
+    let done = |qp: &Qp| qp.counters().tx_messages == 5;
+    f.until("ten requests", || done(&x) && done(&other));
     move_to(&x, QpState::Reset);
     assert!(a.poll().iter().map(|wc| wc.wr_id).eq(100..105));
     // Completions of a receive queue lie in another CQ, and go from there.
