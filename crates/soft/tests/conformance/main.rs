@@ -20,6 +20,7 @@ mod lives;
 mod memory;
 mod model;
 mod ordering;
+mod progress;
 mod real;
 mod shared_receives;
 mod simulated;
