@@ -199,7 +199,7 @@ impl Regions {
 
     pub(crate) fn atomic(&self, pd: u32, rkey: u32, va: u64, op: Atomic) -> Result<u64, Fault> {
         let addr = self.remote(pd, rkey, va, 8, Access::REMOTE_ATOMIC)?;
-        if va % 8 != 0 {
+        if !va.is_multiple_of(8) {
             return Err(Fault::Alignment);
         }
         // SAFETY: as in `scatter`; REMOTE_ATOMIC is granted only together with LOCAL_WRITE.

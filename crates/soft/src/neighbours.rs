@@ -215,7 +215,7 @@ impl Record<'_> {
     /// The packet from byte `at` on. Its headers are parsed from the private copy; of a long one only the payload,
     /// which nothing depends on, stays where it is.
     fn packet(&self, at: usize) -> Option<Packet<'_>> {
-        if self.bytes.len() % 4 != 0 {
+        if !self.bytes.len().is_multiple_of(4) {
             return None;
         }
         let mut packet = Packet::parse(self.head.get(at..)?).ok()?;

@@ -570,11 +570,9 @@ impl Worker {
                 TOKEN_KICK => {
                     let _ = host.kick.fd.try_read();
                 }
-                TOKEN_MONITOR => {
-                    if self.monitor.drain().unwrap_or(true) {
-                        // A listing that fails is made up for by the next change, or the next look.
-                        let _ = host.follow_interfaces();
-                    }
+                // A listing that fails is made up for by the next change, or the next look.
+                TOKEN_MONITOR if self.monitor.drain().unwrap_or(true) => {
+                    let _ = host.follow_interfaces();
                 }
                 TOKEN_REGISTRY => self.serve_registry(host),
                 _ => {}

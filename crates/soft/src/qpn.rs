@@ -71,7 +71,7 @@ impl QpTable {
         self.blocks
             .push(Block { number: number.into(), qps: std::iter::repeat_n(None, BLOCK).collect() });
         for i in 0..BLOCK as u32 {
-            let qpn = u32::from(number) << 12 | (u32::from(start) + i) % BLOCK as u32;
+            let qpn = (u32::from(number) << 12) | ((u32::from(start) + i) % BLOCK as u32);
             // 0 and 1 are the management QPs.
             if qpn > 1 && qpn != MULTICAST {
                 self.free.push_front((Instant(0), qpn));

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use common::*;
+use ironverbs_soft::config::DataPath;
 use ironverbs_soft::*;
 
 /// Counts the allocations of each thread.
@@ -73,13 +74,28 @@ fn allocations(a: &Side, b: &Side, x: &Qp, y: &Qp, rounds: u32) -> u64 {
     COUNT.get() - before
 }
 
-#[test]
-fn the_data_path_allocates_nothing() {
-    let a = Side::new(Host::start(Config::default()).unwrap(), 1 << 17);
-    let b = Side::new(Host::start(Config::default()).unwrap(), 1 << 17);
+fn assert_none(path: DataPath) {
+    let config = || {
+        let mut config = Config::default();
+        config.path.value = path;
+        config
+    };
+    let a = Side::new(Host::start(config()).unwrap(), 1 << 17);
+    let b = Side::new(Host::start(config()).unwrap(), 1 << 17);
     let (x, y) = pair(&a, &b, QpType::Rc);
+    assert_eq!(x.is_local(), path == DataPath::Auto);
     allocations(&a, &b, &x, &y, 200);
     let some = allocations(&a, &b, &x, &y, 500);
     // A queue may still grow when the background thread comes between; what each message costs shows 1,000 times.
     assert!(some < 20, "{some} allocations for 1,000 messages");
+}
+
+#[test]
+fn messages_over_udp_allocate_nothing() {
+    assert_none(DataPath::Wire);
+}
+
+#[test]
+fn messages_through_shared_memory_allocate_nothing() {
+    assert_none(DataPath::Auto);
 }

@@ -13,6 +13,7 @@
 //! What the other side wrote is read once and checked; positions are each side's own. A value that
 //! cannot be ends the lane ([`Broken`]), whatever it was meant to do.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
 /// Bytes of a line.
@@ -33,20 +34,22 @@ const WRAP: u32 = 1 << 30;
 /// Lines that are made ready behind the last record.
 const AHEAD: u32 = 8;
 
-/// Values of [`Word::Waits`].
+/// States of [`Word::Waits`] in its lower two bits. Above them is which sleep it is: one wake for
+/// each.
 const BLOCKED: u32 = 1;
-const BLOCKED_ASLEEP: u32 = 2;
+const ASLEEP: u32 = 2;
+const STATE: u32 = 3;
 
-/// The words that both sides use.
+/// The words that both sides use. Each is written by one side only.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Word {
     /// The header of the line with this number. Written by the producer.
     Header(u32),
     /// Lines consumed so far, modulo 2^32. Written by the consumer.
     Head,
-    /// 1: the consumer sleeps. Set by the consumer, cleared by either.
+    /// Which sleep the consumer is in; 0: none. Written by the consumer.
     Sleeps,
-    /// Whether the producer waits for room, and how. Set by the producer, cleared by either.
+    /// Whether the producer waits for room, and how. Written by the producer.
     Waits,
     /// 1: the consumer has mapped the ring. Written by the consumer.
     Taken,
@@ -65,8 +68,6 @@ pub trait Memory {
     fn load(&self, word: Word, order: Ordering) -> u32;
     /// Stores a word.
     fn store(&self, word: Word, value: u32, order: Ordering);
-    /// Replaces a word and gives what it was.
-    fn swap(&self, word: Word, value: u32, order: Ordering) -> u32;
     /// A sequentially consistent fence.
     fn fence(&self);
 }
@@ -101,15 +102,29 @@ pub struct Writer<M> {
     /// From `at` on, so many lines have no header.
     ready: u32,
     reserved: Option<Reserved>,
-    waiting: bool,
+    /// What [`Word::Waits`] is, and what it was when we last slept.
+    waits: u32,
+    slept: u32,
+    /// The consumer's sleep that we last gave a wake for.
+    woken: Cell<u32>,
     broken: bool,
 }
 
 impl<M: Memory> Writer<M> {
     /// Over memory that is all zero.
     pub fn new(memory: M) -> Writer<M> {
-        let (reserved, waiting, broken) = (None, false, false);
-        Writer { memory, tail: 0, at: 0, head: 0, ready: M::LINES, reserved, waiting, broken }
+        Writer {
+            memory,
+            tail: 0,
+            at: 0,
+            head: 0,
+            ready: M::LINES,
+            reserved: None,
+            waits: 0,
+            slept: 0,
+            woken: Cell::new(0),
+            broken: false,
+        }
     }
 
     /// The memory.
@@ -133,9 +148,8 @@ impl<M: Memory> Writer<M> {
         // And the line behind, which gets no header.
         let need = skip + lines + 1;
         if !self.room(need) && !self.refresh(need) {
-            self.waiting = true;
-            if self.memory.load(Word::Waits, Relaxed) == 0 {
-                self.memory.store(Word::Waits, BLOCKED, Relaxed);
+            if self.waits == 0 {
+                self.wait(BLOCKED);
             }
             // SYNC POINT: with the fence in `Reader::prepare_sleep`: either the consumer sees that
             // we wait, or we see the head that it published before. A consumer that does not sleep
@@ -145,12 +159,16 @@ impl<M: Memory> Writer<M> {
                 return None;
             }
         }
-        if self.waiting {
-            self.waiting = false;
-            self.memory.store(Word::Waits, 0, Relaxed);
+        if self.waits != 0 {
+            self.wait(0);
         }
         self.reserved = Some(Reserved { skip, lines, len: len as u32 });
         Some(if skip > 0 { 0 } else { self.at })
+    }
+
+    fn wait(&mut self, waits: u32) {
+        self.waits = waits;
+        self.memory.store(Word::Waits, waits, Relaxed);
     }
 
     fn room(&self, need: u32) -> bool {
@@ -202,13 +220,13 @@ impl<M: Memory> Writer<M> {
         // SYNC POINT: with the fence in `Reader::prepare_sleep`: either we see that it sleeps, or
         // it sees what we committed.
         self.memory.fence();
-        self.memory.load(Word::Sleeps, Relaxed) != 0
-            && self.memory.swap(Word::Sleeps, 0, Relaxed) != 0
+        let sleep = self.memory.load(Word::Sleeps, Relaxed);
+        sleep != 0 && self.woken.replace(sleep) != sleep
     }
 
     /// Whether the last reservation failed for want of room.
     pub fn is_waiting(&self) -> bool {
-        self.waiting && !self.broken
+        self.waits != 0 && !self.broken
     }
 
     /// To be called before going to sleep: a producer that waits for room wants to be woken. False:
@@ -217,7 +235,8 @@ impl<M: Memory> Writer<M> {
         if !self.is_waiting() {
             return true;
         }
-        self.memory.store(Word::Waits, BLOCKED_ASLEEP, Relaxed);
+        self.slept = self.slept.wrapping_add(STATE + 1);
+        self.wait(self.slept | ASLEEP);
         // SYNC POINT: as in `reserve`.
         self.memory.fence();
         let before = self.head;
@@ -231,8 +250,8 @@ impl<M: Memory> Writer<M> {
 
     /// Undoes [`Writer::prepare_sleep`].
     pub fn awake(&mut self) {
-        if self.waiting {
-            self.memory.store(Word::Waits, BLOCKED, Relaxed);
+        if self.waits & STATE == ASLEEP {
+            self.wait(BLOCKED);
         }
     }
 
@@ -275,7 +294,11 @@ pub struct Reader<M> {
     published: u32,
     /// Lines of the record that `next` gave.
     current: u32,
-    asleep: bool,
+    /// What [`Word::Sleeps`] is, and what it was when we last slept.
+    sleeps: u32,
+    slept: u32,
+    /// The producer's sleep that we last gave a wake for.
+    woken: u32,
     broken: bool,
 }
 
@@ -283,7 +306,17 @@ impl<M: Memory> Reader<M> {
     /// Over memory whose producer may have begun.
     pub fn new(memory: M) -> Reader<M> {
         memory.store(Word::Taken, 1, Relaxed);
-        Reader { memory, at: 0, head: 0, published: 0, current: 0, asleep: false, broken: false }
+        Reader {
+            memory,
+            at: 0,
+            head: 0,
+            published: 0,
+            current: 0,
+            sleeps: 0,
+            slept: 0,
+            woken: 0,
+            broken: false,
+        }
     }
 
     /// The memory.
@@ -292,6 +325,7 @@ impl<M: Memory> Reader<M> {
     }
 
     /// The next record, or the same again until it is released; None: there is none now.
+    #[allow(clippy::should_implement_trait, reason = "what it gives is a place in the ring")]
     pub fn next(&mut self) -> Result<Option<Place>, Broken> {
         if self.broken {
             return Err(Broken);
@@ -352,13 +386,14 @@ impl<M: Memory> Reader<M> {
         if self.published != self.head {
             self.publish();
         }
-        self.asleep = true;
-        self.memory.store(Word::Sleeps, 1, Relaxed);
+        self.slept = self.slept.wrapping_add(1).max(1);
+        self.sleeps = self.slept;
+        self.memory.store(Word::Sleeps, self.sleeps, Relaxed);
         // SYNC POINT: with the fences in `Writer::needs_wake`, `Writer::reserve` and
         // `Writer::prepare_sleep`.
         self.memory.fence();
         let quiet = self.memory.load(Word::Header(self.at), Relaxed) == 0
-            && self.memory.load(Word::Waits, Relaxed) != BLOCKED_ASLEEP;
+            && !self.is_to_wake(self.memory.load(Word::Waits, Relaxed));
         if !quiet || self.broken {
             self.awake();
             return false;
@@ -368,7 +403,7 @@ impl<M: Memory> Reader<M> {
 
     /// Undoes [`Reader::prepare_sleep`].
     pub fn awake(&mut self) {
-        if std::mem::take(&mut self.asleep) {
+        if std::mem::take(&mut self.sleeps) != 0 {
             self.memory.store(Word::Sleeps, 0, Relaxed);
         }
     }
@@ -384,8 +419,17 @@ impl<M: Memory> Reader<M> {
         }
         // SYNC POINT: with the fence in `Writer::prepare_sleep`.
         self.memory.fence();
-        self.memory.load(Word::Waits, Relaxed) == BLOCKED_ASLEEP
-            && self.memory.swap(Word::Waits, BLOCKED, Relaxed) == BLOCKED_ASLEEP
+        let waits = self.memory.load(Word::Waits, Relaxed);
+        let wake = self.is_to_wake(waits);
+        if wake {
+            self.woken = waits;
+        }
+        wake
+    }
+
+    /// Whether the producer sleeps, and was not woken yet.
+    fn is_to_wake(&self, waits: u32) -> bool {
+        waits & STATE == ASLEEP && waits != self.woken
     }
 
     /// Whether nothing is left and nothing more will come: the producer has closed the lane, or

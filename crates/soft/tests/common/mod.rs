@@ -143,8 +143,8 @@ pub fn to_rtr(qp: &Qp, attr: &QpAttr) {
     let connected = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
     let more = match qp.qp_type() {
         QpType::Rc => connected | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
-        QpType::Uc => connected,
         QpType::Ud => AttrMask::empty(),
+        _ => connected,
     };
     qp.modify(&QpAttr { state: QpState::Rtr, ..*attr }, AttrMask::STATE | more).unwrap();
 }
