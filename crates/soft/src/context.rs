@@ -26,6 +26,9 @@ pub(crate) mod limits {
     pub(crate) const AH: u32 = 1 << 20;
     pub(crate) const SRQ: u32 = 16_384;
     pub(crate) const RD_ATOMIC: u32 = 128;
+    /// As many groups as a socket can join by default (`net.ipv4.igmp_max_memberships`).
+    pub(crate) const MCAST_GROUPS: u32 = 20;
+    pub(crate) const MCAST_QPS: u32 = 256;
     pub(crate) const COMP_VECTORS: u32 = 2;
     pub(crate) const GIDS: u32 = 128;
     pub(crate) const MESSAGE: u32 = 1 << 31;
@@ -67,6 +70,11 @@ pub struct DeviceAttr {
     pub max_srq: u32,
     pub max_srq_wr: u32,
     pub max_srq_sge: u32,
+    /// Multicast groups that queue pairs can be attached to.
+    pub max_mcast_grp: u32,
+    /// Queue pairs of one group.
+    pub max_mcast_qp_attach: u32,
+    pub max_total_mcast_qp_attach: u32,
     pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,
@@ -218,6 +226,9 @@ impl Context {
             max_srq: limits::SRQ,
             max_srq_wr: limits::WR,
             max_srq_sge: limits::SGE,
+            max_mcast_grp: limits::MCAST_GROUPS,
+            max_mcast_qp_attach: limits::MCAST_QPS,
+            max_total_mcast_qp_attach: limits::MCAST_GROUPS * limits::MCAST_QPS,
             max_pkeys: 1,
             local_ca_ack_delay: 15,
             phys_port_cnt: 1,

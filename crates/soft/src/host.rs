@@ -20,6 +20,7 @@ use crate::error::HostError;
 use crate::event::EventKind;
 use crate::link::{LinkCounters, Outlet, Sender, Sockets};
 use crate::memory::Regions;
+use crate::multicast::Groups;
 use crate::neighbours::Blocked;
 use crate::object::Identity;
 use crate::progress::{Background, Engine, Kick, ReceiveCounters};
@@ -40,6 +41,7 @@ pub(crate) struct Inner {
     pub(crate) regions: RwLock<Regions>,
     pub(crate) qps: RwLock<QpTable>,
     pub(crate) xrc: Domains,
+    pub(crate) groups: Groups,
     pub(crate) timers: Timers,
     pub(crate) engine: Mutex<Engine>,
     pub(crate) wire: OnceLock<Wire>,
@@ -176,6 +178,9 @@ impl Host {
         match self.0.open_wire() {
             Ok(wire) => {
                 let _ = self.0.wire.set(wire);
+                if let Some(registry) = self.0.registry() {
+                    self.0.groups.join_all(registry);
+                }
                 self.0.kick.wake();
                 for device in self.0.devices.lock().present() {
                     device.raise(EventKind::PortActive);
@@ -205,6 +210,7 @@ impl Inner {
             regions: RwLock::default(),
             qps: RwLock::default(),
             xrc: Domains::default(),
+            groups: Groups::default(),
             timers: Timers::default(),
             engine: Mutex::new(Engine::new()),
             wire: OnceLock::new(),

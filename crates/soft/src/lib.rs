@@ -18,6 +18,7 @@ mod host;
 mod link;
 pub mod local;
 mod memory;
+mod multicast;
 mod neighbours;
 mod object;
 mod pd;

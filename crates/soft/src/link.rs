@@ -108,7 +108,8 @@ impl Outlet for Sockets {
         segment: usize,
     ) -> io::Result<()> {
         let socket = self.socket(path, dest_qpn).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let ifindex = if path.dst.is_link_local() { ifindex } else { 0 };
+        let scoped = path.dst.is_link_local() || path.dst.is_multicast();
+        let ifindex = if scoped { ifindex } else { 0 };
         let batch = bytes.len() > segment;
         let transmit = Transmit {
             path,

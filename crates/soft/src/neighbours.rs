@@ -105,7 +105,7 @@ impl Blocked {
 }
 
 impl Inner {
-    fn registry(&self) -> Option<&Registry> {
+    pub(crate) fn registry(&self) -> Option<&Registry> {
         self.wire.get()?.registry.as_ref()
     }
 

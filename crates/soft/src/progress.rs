@@ -19,6 +19,7 @@ use crate::Host;
 use crate::Qp;
 use crate::host::Inner;
 use crate::link::max_ident;
+use crate::multicast;
 use crate::neighbours::{Content, Record};
 use crate::qp::Left;
 use crate::registry::Registry;
@@ -154,6 +155,7 @@ impl Inner {
         let mut receiver = Receiver {
             host: self,
             group: Some(registry),
+            ifindex: 0,
             now: self.clock.now(),
             current: None,
             owing,
@@ -186,6 +188,7 @@ impl Inner {
         let mut receiver = Receiver {
             host: self,
             group: None,
+            ifindex: 0,
             now,
             current: None,
             owing: &mut owing,
@@ -231,6 +234,8 @@ struct Receiver<'a> {
     host: &'a Inner,
     /// None for packets that another process handed on: they are not handed on again.
     group: Option<&'a Registry>,
+    /// The interface that packets arrived on; 0: not known.
+    ifindex: u32,
     now: Instant,
     /// The QP of the last packet, to be settled when one for another comes.
     current: Option<Arc<Qp>>,
@@ -244,6 +249,7 @@ impl Receiver<'_> {
             count(&self.host.received.truncated);
             return;
         }
+        self.ifindex = datagram.ifindex;
         for packet in datagram.segments() {
             self.packet(&datagram.path, datagram.src_port, packet);
         }
@@ -253,19 +259,50 @@ impl Receiver<'_> {
         let counters = &self.host.received;
         count(&counters.packets);
         let Some(qpn) = peek_dest_qpn(bytes) else { return count(&counters.truncated) };
+        if qpn == multicast::QPN {
+            return self.multicast(path, src_port, bytes);
+        }
         if !self.select(qpn) {
             return self.stranger(qpn, path, src_port, bytes);
         }
+        if let Some(packet) = self.verify(path, src_port, bytes) {
+            self.deliver(path, &packet);
+        }
+    }
+
+    /// The packet, if it is intact.
+    fn verify<'b>(&self, path: &Path, src_port: u16, bytes: &'b [u8]) -> Option<Packet<'b>> {
+        let counters = &self.host.received;
         let port = self.host.config.udp_port.value;
         if icrc::verify(path, src_port, port, bytes, max_ident(src_port)) == Verdict::Bad {
-            return count(&counters.bad_icrc);
+            count(&counters.bad_icrc);
+            return None;
         }
         // `verify` finds packets without room for the ICRC bad.
-        let Some(body) = bytes.len().checked_sub(ICRC_LEN).and_then(|len| bytes.get(..len)) else {
-            return count(&counters.truncated);
-        };
-        let Ok(packet) = Packet::parse(body) else { return count(&counters.malformed) };
-        self.deliver(path, &packet);
+        let body = bytes.len().checked_sub(ICRC_LEN).and_then(|len| bytes.get(..len))?;
+        let packet = Packet::parse(body).ok();
+        if packet.is_none() {
+            count(&counters.malformed);
+        }
+        packet
+    }
+
+    /// A packet for every QP that is attached to the group.
+    fn multicast(&mut self, path: &Path, src_port: u16, bytes: &[u8]) {
+        let members = self.host.groups.members(&path.dst, self.ifindex);
+        if members.is_empty() {
+            let joined =
+                |group: &Registry| group.forward_group(path, self.ifindex, src_port, bytes);
+            let counters = &self.host.received;
+            return match self.group.map_or(0, joined) {
+                0 => count(&counters.unknown_qp),
+                _ => count(&counters.forwarded),
+            };
+        }
+        let Some(packet) = self.verify(path, src_port, bytes) else { return };
+        for qp in members {
+            qp.handle_packet(&packet, path, udp_len(&packet), self.now);
+        }
     }
 
     /// Gives the current QP a packet.
@@ -274,9 +311,7 @@ impl Receiver<'_> {
         if qp.qp_type() == QpType::Ud && !qp.context().device().has_gid(&path.dst) {
             return count(&self.host.received.wrong_address);
         }
-        let body = Packet::header_len(packet.service, packet.op) + packet.payload.len();
-        let udp_len = UDP_HEADER + body + usize::from(packet.bth.pad) + ICRC_LEN;
-        qp.handle_packet(packet, path, u16::try_from(udp_len).unwrap_or(u16::MAX), self.now);
+        qp.handle_packet(packet, path, udp_len(packet), self.now);
     }
 
     /// A record that came by a lane.
@@ -333,6 +368,13 @@ impl Receiver<'_> {
             self.owing.push(qp);
         }
     }
+}
+
+/// The UDP length field of the packet's datagram.
+fn udp_len(packet: &Packet<'_>) -> u16 {
+    let body = Packet::header_len(packet.service, packet.op) + packet.payload.len();
+    let len = UDP_HEADER + body + usize::from(packet.bth.pad) + ICRC_LEN;
+    u16::try_from(len).unwrap_or(u16::MAX)
 }
 
 fn count(counter: &AtomicU64) {

@@ -14,6 +14,7 @@ use crate::event::EventCount;
 use crate::host::Inner;
 use crate::local::Outbound;
 use crate::neighbours::{DatagramSink, LOCAL_PACKET, LaneSink};
+use crate::multicast::Attachments;
 use crate::object::{self, Identity};
 use crate::surroundings::Surroundings;
 use crate::xrcd::{Opened, Xrcd};
@@ -35,6 +36,7 @@ pub struct Qp {
     srq: Option<Arc<Srq>>,
     xrcd: Option<Arc<Xrcd>>,
     opened: Opened,
+    pub(crate) attachments: Attachments,
     /// Copy of the access attribute, read on every remote access.
     access: AtomicU32,
     state: Mutex<State>,
@@ -148,6 +150,7 @@ impl Qp {
             srq: init.srq.clone(),
             xrcd: xrcd.cloned(),
             opened: Opened::default(),
+            attachments: Attachments::default(),
             access: AtomicU32::new(0),
             state: Mutex::new(State { transport, timer: None, link: Link::Wire, gone: false }),
         });
@@ -508,12 +511,14 @@ impl Qp {
     }
 
     /// Destroys it, in whatever state (ibv_destroy_qp(3)): what is posted is dropped, its completions with it, and
-    /// its number rests. Waits for unacknowledged events. One that was opened again only loses a reference.
+    /// its number rests. Waits for unacknowledged events. One that was opened again only loses a
+    /// reference; one that is attached to a multicast group is Busy.
     pub fn destroy(&self) -> Result<(), Error> {
         self.host().check()?;
         if self.opened.give_back() {
             return Ok(());
         }
+        self.check_detached()?;
         self.release()?;
         self.events.wait();
         Ok(())
@@ -523,6 +528,7 @@ impl Qp {
         let host = self.host();
         host.check()?;
         self.identity.retire()?;
+        self.detach_all();
         host.qps.write().remove(self.qpn, host.now());
         {
             let mut state = self.state.lock();

@@ -5,13 +5,10 @@ use std::sync::{Arc, Weak};
 
 use ironverbs_transport::device::Instant;
 
-use crate::Qp;
+use crate::{Qp, multicast};
 
 /// QPNs of a block share their upper 12 bits.
 pub(crate) const BLOCK: usize = 1 << 12;
-
-/// Destination of multicast packets; no QP has it.
-const MULTICAST: u32 = 0xff_ffff;
 
 /// A number rests this long before it names another QP: late packets of the old one have died by then.
 const REST: u64 = 60_000_000_000;
@@ -73,7 +70,7 @@ impl QpTable {
         for i in 0..BLOCK as u32 {
             let qpn = (u32::from(number) << 12) | ((u32::from(start) + i) % BLOCK as u32);
             // 0 and 1 are the management QPs.
-            if qpn > 1 && qpn != MULTICAST {
+            if qpn > 1 && qpn != multicast::QPN {
                 self.free.push_front((Instant(0), qpn));
             }
         }

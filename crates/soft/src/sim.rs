@@ -205,13 +205,21 @@ impl Network {
     }
 
     fn deliver(&self, flying: &Flying) {
-        let host = {
+        let hosts: Vec<_> = {
             let mut state = self.0.state.lock();
             state.traffic.delivered += 1;
-            let to = |(gids, _): &&(Vec<Gid>, Weak<Inner>)| gids.contains(&flying.path.dst);
-            state.hosts.iter().find(to).and_then(|(_, host)| host.upgrade())
+            let dst = &flying.path.dst;
+            // A switch that snoops: to a group's packets only Hosts with members listen.
+            let to = |(gids, host): &(Vec<Gid>, Weak<Inner>)| {
+                host.upgrade().filter(|host| match dst.is_multicast() {
+                    true => host.groups.has(dst),
+                    false => gids.contains(dst),
+                })
+            };
+            let receivers = if dst.is_multicast() { usize::MAX } else { 1 };
+            state.hosts.iter().filter_map(to).take(receivers).collect()
         };
-        if let Some(host) = host {
+        for host in hosts {
             host.take_packet(&flying.path, flying.src_port, &flying.packet);
         }
     }

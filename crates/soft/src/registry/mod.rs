@@ -22,6 +22,7 @@
 
 mod fds;
 mod group;
+mod groups;
 mod join;
 mod life;
 mod mail;
@@ -190,6 +191,7 @@ impl Registry {
         let (group, seat) = join::join(options, &coroner)?;
         let member = Membership::new(group, seat, coroner, options.lanes)
             .map_err(io("serving the group"))?;
+        member.leave_groups();
         Ok(Registry { member: ManuallyDrop::new(member), fork })
     }
 

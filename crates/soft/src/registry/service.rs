@@ -217,6 +217,7 @@ impl Membership {
     }
 
     pub(super) fn leave(self) {
+        self.leave_groups();
         self.close_lanes();
         let Membership { _closed_on_fork, lanes, service, epoll, seat, group, coroner, claiming } =
             self;

@@ -12,10 +12,12 @@ use ironverbs_sys::lock::{self, Guard, Locked};
 use ironverbs_sys::shm::{Memfd, Shared};
 use ironverbs_sys::{lock as robust, process};
 
+use ironverbs_wire::Gid;
+
 use super::{BLOCKS_PER_SLOT, JoinError, SLOTS};
 
 /// Changes with every change of the table, the vault or a message between members.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ironverb");
 
@@ -47,7 +49,12 @@ mod slot {
 
 const FIRST_SLOT: usize = 4096;
 const SLOT_SIZE: usize = 128;
-const SIZE: usize = FIRST_SLOT + SLOTS as usize * SLOT_SIZE;
+/// Multicast groups a slot can have joined: as many as `net.ipv4.igmp_max_memberships` allows by
+/// default. An entry is the interface, 0 for none, and behind 8 bytes the group.
+pub(super) const GROUPS_PER_SLOT: usize = 20;
+const FIRST_GROUP: usize = FIRST_SLOT + SLOTS as usize * SLOT_SIZE;
+const GROUP_SIZE: usize = 24;
+const SIZE: usize = FIRST_GROUP + SLOTS as usize * GROUPS_PER_SLOT * GROUP_SIZE;
 const _: () = assert!(header::LOCK + robust::SIZE <= FIRST_SLOT);
 const _: () = assert!(slot::RESTING + 8 * BLOCKS_PER_SLOT as usize <= SLOT_SIZE);
 
@@ -255,6 +262,28 @@ impl Table {
         self.word(at + slot::BLOCKS).fetch_and(!(1 << block), Ordering::Relaxed);
     }
 
+    /// A group that the slot's socket has joined, with the interface.
+    pub(super) fn joined(&self, slot: u16, at: usize) -> Option<(Gid, u32)> {
+        let entry = group(slot, at)?;
+        // SYNC POINT: with the store in `set_joined`.
+        let ifindex = self.word(entry).load(Ordering::Acquire);
+        let [high, low] = [8, 16].map(|half| self.long(entry + half).load(Ordering::Relaxed));
+        let gid = Gid((u128::from(high) << 64 | u128::from(low)).to_be_bytes());
+        (ifindex != 0).then_some((gid, ifindex))
+    }
+
+    /// Only by the slot's tenant.
+    pub(super) fn set_joined(&self, slot: u16, at: usize, joined: Option<(Gid, u32)>) {
+        let Some(entry) = group(slot, at) else { return };
+        let (gid, ifindex) = joined.unwrap_or_default();
+        let bits = u128::from_be_bytes(gid.0);
+        self.word(entry).store(0, Ordering::Relaxed);
+        self.long(entry + 8).store((bits >> 64) as u64, Ordering::Relaxed);
+        self.long(entry + 16).store(bits as u64, Ordering::Relaxed);
+        // SYNC POINT: with the load in `joined`.
+        self.word(entry).store(ifindex, Ordering::Release);
+    }
+
     fn word(&self, offset: usize) -> &AtomicU32 {
         self.memory.u32(offset).expect("offsets are constants, slots checked by `place`")
     }
@@ -269,6 +298,11 @@ pub(super) const NAME: &std::ffi::CStr = c"ironverbs-registry";
 
 fn place(slot: u16) -> Option<usize> {
     (slot < SLOTS).then(|| FIRST_SLOT + usize::from(slot) * SLOT_SIZE)
+}
+
+fn group(slot: u16, at: usize) -> Option<usize> {
+    let entry = usize::from(slot) * GROUPS_PER_SLOT + at;
+    (slot < SLOTS && at < GROUPS_PER_SLOT).then(|| FIRST_GROUP + entry * GROUP_SIZE)
 }
 
 /// Where it stands when a block was released.
@@ -349,6 +383,20 @@ mod tests {
         table.vacate(5);
         table.occupy(5, ME);
         assert_eq!(table.claim(5, 0xf, 3), Some(1));
+    }
+
+    #[test]
+    fn groups_are_kept_by_slot() {
+        let (memfd, table) = table();
+        let other = Table::open(&memfd, 4800).unwrap();
+        let gid: Gid = "ff15::1".parse().unwrap();
+        table.set_joined(7, 19, Some((gid, 3)));
+        table.set_joined(7, 20, Some((gid, 4)));
+        assert_eq!(other.joined(7, 19), Some((gid, 3)));
+        assert_eq!((other.joined(7, 18), other.joined(8, 0)), (None, None));
+        assert_eq!(other.joined(SLOTS, 0), None);
+        table.set_joined(7, 19, None);
+        assert_eq!(other.joined(7, 19), None);
     }
 
     #[test]

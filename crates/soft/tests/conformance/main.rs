@@ -19,6 +19,7 @@ mod limits;
 mod lives;
 mod memory;
 mod model;
+mod multicast;
 mod ordering;
 mod progress;
 mod real;

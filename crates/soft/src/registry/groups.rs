@@ -1,0 +1,95 @@
+//! Multicast groups that the members' sockets have joined.
+//!
+//! Linux (6.18) gives an IPv4 multicast packet to any socket of the group that shares the port where
+//! exactly one has joined. Whoever gets such a stray hands it on to those whose entries here name the
+//! group. IPv6 packets go to all that have joined, on whatever interface. An entry also tells the slot's next tenant what to leave: the socket outlives the process.
+
+use std::io;
+
+use ironverbs_sys::errno::{EADDRINUSE, ENOBUFS};
+use ironverbs_wire::{Gid, Path};
+
+use super::Registry;
+use super::mail::Mail;
+use super::service::Membership;
+use super::table::GROUPS_PER_SLOT;
+
+impl Registry {
+    /// Joins a multicast group on an interface with the slot's socket.
+    ///
+    /// # Errors
+    /// As [`RxSocket::join`](ironverbs_sys::udp::RxSocket::join), save that joining again is none;
+    /// ENOBUFS beyond 20 groups.
+    pub fn join_group(&self, group: &Gid, ifindex: u32) -> io::Result<()> {
+        let Some(member) = self.member() else { return Ok(()) };
+        let (table, slot) = (&member.group.table, member.seat.slot);
+        let entries = || (0..GROUPS_PER_SLOT).map(|at| (at, table.joined(slot, at)));
+        if entries().any(|(_, entry)| entry == Some((*group, ifindex))) {
+            return Ok(());
+        }
+        let free = entries().find(|(_, entry)| entry.is_none());
+        let (at, _) = free.ok_or_else(|| io::Error::from_raw_os_error(ENOBUFS))?;
+        // First the entry: what was joined and is not told would be left by nobody.
+        table.set_joined(slot, at, Some((*group, ifindex)));
+        match member.seat.socket.join(group.to_ip(), ifindex) {
+            Err(e) if e.raw_os_error() == Some(EADDRINUSE) => Ok(()),
+            Err(e) => {
+                table.set_joined(slot, at, None);
+                Err(e)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Leaves a group.
+    pub fn leave_group(&self, group: &Gid, ifindex: u32) {
+        let Some(member) = self.member() else { return };
+        for at in 0..GROUPS_PER_SLOT {
+            if member.group.table.joined(member.seat.slot, at) == Some((*group, ifindex)) {
+                member.leave_joined(at);
+            }
+        }
+    }
+
+    /// Hands an IPv4 packet to a multicast group, which arrived here although this process has not joined
+    /// it, to those that have. Returns to how many.
+    pub fn forward_group(&self, path: &Path, ifindex: u32, src_port: u16, segment: &[u8]) -> usize {
+        let Some(member) = self.member().filter(|_| path.is_ipv4()) else { return 0 };
+        let table = &member.group.table;
+        let joined = |slot: u16| {
+            (0..GROUPS_PER_SLOT).any(|at| {
+                table
+                    .joined(slot, at)
+                    .is_some_and(|(group, of)| group == path.dst && (ifindex == 0 || of == ifindex))
+            })
+        };
+        if joined(member.seat.slot) {
+            // Then it was this process's own copy.
+            return 0;
+        }
+        let mail = Mail::Packet { path: *path, src_port, bytes: segment };
+        (0..table.sockets())
+            .filter(|&slot| table.tenant(slot).is_some() && joined(slot))
+            .filter_map(|slot| member.coroner.names.mailbox(slot).ok())
+            .filter(|name| mail.send(&member.seat.mailbox, name).is_ok())
+            .count()
+    }
+}
+
+impl Membership {
+    /// Leaves what an earlier tenant of the slot, or this one, has joined.
+    pub(super) fn leave_groups(&self) {
+        for at in 0..GROUPS_PER_SLOT {
+            self.leave_joined(at);
+        }
+    }
+
+    fn leave_joined(&self, at: usize) {
+        let (table, slot) = (&self.group.table, self.seat.slot);
+        if let Some((group, ifindex)) = table.joined(slot, at) {
+            // The interface may be gone, and the membership with it.
+            let _ = self.seat.socket.leave(group.to_ip(), ifindex);
+            table.set_joined(slot, at, None);
+        }
+    }
+}
