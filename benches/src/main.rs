@@ -46,6 +46,9 @@ fn run(words: &[&str]) -> Outcome {
             println!("{:.3}", simulated::goodput_share(loss.parse()?)?);
             Ok(())
         }
+        ["role", "stream", to, seconds] => ours::stream(to, seconds.parse()?),
+        ["role", "copy"] => raw::copy(),
+        ["role", "handover"] => raw::handover(),
         ["role", "memory"] => memory::measure(),
         [] => all(5),
         ["--rounds", n] => all(n.parse()?),
@@ -67,12 +70,27 @@ fn all(rounds: usize) -> Outcome {
         eprintln!("round {round}: raw ping-pong {raw:.0} ns, SEND 8 bytes {ours:.0} ns");
         ping.push(ours / raw);
     }
+    let (mut near, mut copy) = (Vec::new(), Vec::new());
+    for round in 1..=rounds {
+        let raw = net::alone(&["handover"])?;
+        let ours = joined.together(&["target", net::A], &["send", net::A, "200000"])? / 2.0;
+        eprintln!(
+            "round {round}: cache line {raw:.0} ns, SEND 8 bytes on one host {ours:.0} ns one way"
+        );
+        near.push(ours / raw);
+        let raw = net::alone(&["copy"])?;
+        let ours = joined.together(&["target", net::A], &["stream", net::A, "2"])?;
+        eprintln!("round {round}: memcpy {raw:.2} GB/s, SEND 64 KiB on one host {ours:.2} GB/s");
+        copy.push(ours / raw);
+    }
     let memory = net::alone(&["memory"])?;
     println!("{}", machine.describe());
     println!("| what | ours to the raw limit | min | max |");
     println!("|---|---|---|---|");
     row("WRITE 64 KiB at MTU 4096 / UDP GSO+GRO stream, bytes per second", &mut stream);
     row("SEND 8 bytes round trip / spinning UDP round trip, time", &mut ping);
+    row("SEND 8 bytes one way on one host / a cache line handed over, time", &mut near);
+    row("SEND 64 KiB on one host / memcpy of one core, bytes per second", &mut copy);
     for loss in [0.001, 0.01, 0.05] {
         let share = simulated::goodput_share(loss)?;
         println!(

@@ -36,10 +36,12 @@ impl Joined {
 
     /// Runs a role in B and, once that is ready, another in A; the figure of the first (`of_b`) or the second.
     pub(crate) fn pair(&self, in_b: &[&str], in_a: &[&str], of_b: bool) -> Outcome<f64> {
-        let mut b = Role::start(Some(&self.b), in_b)?;
-        b.expect("ready")?;
-        let mut a = Role::start(Some(&self.a), in_a)?;
-        if of_b { b.figure() } else { a.figure() }
+        pair(&self.b, in_b, &self.a, in_a, of_b)
+    }
+
+    /// Runs two roles on one host: the server in A and, once that is ready, the client, whose figure it is.
+    pub(crate) fn together(&self, server: &[&str], client: &[&str]) -> Outcome<f64> {
+        pair(&self.a, server, &self.a, client, false)
     }
 }
 
@@ -49,6 +51,13 @@ impl Drop for Joined {
             let _ = ip(&["netns", "delete", namespace]);
         }
     }
+}
+
+fn pair(first: &str, role: &[&str], second: &str, other: &[&str], of_first: bool) -> Outcome<f64> {
+    let mut first = Role::start(Some(first), role)?;
+    first.expect("ready")?;
+    let mut second = Role::start(Some(second), other)?;
+    if of_first { first.figure() } else { second.figure() }
 }
 
 /// Runs a role outside of the namespaces.

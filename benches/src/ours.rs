@@ -141,7 +141,7 @@ impl End {
     }
 
     fn post_recv(&self) -> Outcome {
-        Ok(self.qp.post_recv(0, &[self.sge(8)])?)
+        Ok(self.qp.post_recv(0, &[self.sge(MESSAGE)])?)
     }
 
     fn post_send(&self) -> Outcome {
@@ -160,6 +160,17 @@ pub(crate) fn target(at: &str) -> Outcome {
     end.exchange(&mut stream)?;
     let mut job = [0];
     stream.read_exact(&mut job)?;
+    if job == *b"b" {
+        for _ in 1..DEPTH {
+            end.post_recv()?;
+        }
+        stream.write_all(b"!")?;
+        loop {
+            for _ in 0..end.poll()?.0 {
+                end.post_recv()?;
+            }
+        }
+    }
     if job == *b"w" {
         let _ = stream.read_exact(&mut job);
         return Ok(());
@@ -199,6 +210,26 @@ pub(crate) fn write(to: &str, seconds: u64) -> Outcome {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(seconds) {
         while posted - done < DEPTH {
+            end.qp.post_send(&wr, Payload::Sges(&[end.sge(MESSAGE)]))?;
+            posted += 1;
+        }
+        done += end.poll()?.1;
+    }
+    let rate = (done * u64::from(MESSAGE)) as f64 / begin.elapsed().as_secs_f64() / 1e9;
+    println!("figure {rate}");
+    Ok(())
+}
+
+/// SENDs of 64 KiB for `seconds`; tells GB/s.
+pub(crate) fn stream(to: &str, seconds: u64) -> Outcome {
+    let (end, mut stream, _) = start(to)?;
+    stream.write_all(b"b")?;
+    stream.read_exact(&mut [0])?;
+    let wr = End::request(WrOpcode::Send, (0, 0));
+    let (mut posted, mut done) = (0u64, 0u64);
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(seconds) {
+        while posted - done < DEPTH / 2 {
             end.qp.post_send(&wr, Payload::Sges(&[end.sge(MESSAGE)]))?;
             posted += 1;
         }

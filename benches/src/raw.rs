@@ -1,6 +1,7 @@
 //! The raw limits: UDP without anything on top.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ironverbs_sys::udp::{Family, RxBatch, RxSocket, TxSocket};
@@ -81,5 +82,58 @@ pub(crate) fn ping(from: IpAddr, to: IpAddr, rounds: usize) -> Outcome {
         times.push(start.elapsed().as_nanos() as u64);
     }
     println!("figure {}", crate::ours::median(&mut times));
+    Ok(())
+}
+
+/// Hands a cache line back and forth between two threads; tells the time one way in nanoseconds.
+pub(crate) fn handover() -> Outcome {
+    const ROUNDS: u64 = 200_000;
+    #[repr(align(64))]
+    struct Line(AtomicU64);
+    let line = std::sync::Arc::new(Line(AtomicU64::new(0)));
+    let other = line.clone();
+    // Odd values are ours, even ones the other's.
+    let thread = std::thread::spawn(move || {
+        for round in 0..ROUNDS {
+            wait(&other.0, 2 * round + 1);
+            other.0.store(2 * round + 2, Ordering::Release);
+        }
+    });
+    let mut times = Vec::with_capacity(ROUNDS as usize);
+    for round in 0..ROUNDS {
+        let start = Instant::now();
+        line.0.store(2 * round + 1, Ordering::Release);
+        wait(&line.0, 2 * round + 2);
+        times.push(start.elapsed().as_nanos() as u64);
+    }
+    thread.join().map_err(|_| "the other thread failed")?;
+    println!("figure {}", crate::ours::median(&mut times) as f64 / 2.0);
+    Ok(())
+}
+
+fn wait(word: &AtomicU64, value: u64) {
+    let mut spins = 0u32;
+    while word.load(Ordering::Acquire) != value {
+        std::hint::spin_loop();
+        spins = spins.wrapping_add(1);
+        // Where both threads are on one core, it must change hands.
+        if spins % 4096 == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Copies 64 KiB again and again between buffers that do not fit the first cache; tells GB/s.
+pub(crate) fn copy() -> Outcome {
+    let (from, mut to) = (vec![7u8; 1 << 20], vec![0u8; 1 << 20]);
+    let (start, mut bytes) = (Instant::now(), 0usize);
+    while start.elapsed() < Duration::from_secs(1) {
+        for (from, to) in from.chunks(65_536).zip(to.chunks_mut(65_536)) {
+            to.copy_from_slice(std::hint::black_box(from));
+            bytes += from.len();
+        }
+    }
+    std::hint::black_box(&to);
+    println!("figure {}", bytes as f64 / start.elapsed().as_secs_f64() / 1e9);
     Ok(())
 }
