@@ -15,7 +15,8 @@ use crate::{Channel, Cq, Device, Error, Host, Pd, Xrcd};
 
 /// What a device of ours can do; [`DeviceAttr`] reports the same numbers.
 pub(crate) mod limits {
-    pub(crate) const QP: u32 = 16_384;
+    /// Three blocks of numbers: the first process of a group has no more, as the one with QPN 0 is not given out.
+    pub(crate) const QP: u32 = 3 * crate::qpn::BLOCK as u32;
     pub(crate) const WR: u32 = 16_384;
     pub(crate) const SGE: u32 = 32;
     pub(crate) const INLINE: u32 = 1_024;

@@ -218,3 +218,22 @@ fn a_fork_can_do_nothing_and_disturbs_nobody() {
     assert_eq!(outcomes(&f.completions(&a, 1)), [(2, WcStatus::Success)]);
     assert_eq!(outcomes(&f.completions(&b, 1)), [(3, WcStatus::Success)]);
 }
+
+#[test]
+fn as_many_queue_pairs_as_advertised() {
+    let f = Fabric::udp();
+    // The first member of a group, and one that came later.
+    for side in [f.side(), f.side()] {
+        let max = side.context.attr().max_qp as usize;
+        let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, ..QpCap::default() };
+        let init = QpInit { cap, ..side.init(QpType::Rc) };
+        let mut qps: Vec<_> = (0..max).map(|_| side.pd.create_qp(&init).unwrap()).collect();
+        let numbers: std::collections::HashSet<_> = qps.iter().map(|qp| qp.qpn()).collect();
+        assert_eq!(numbers.len(), max);
+        let error = side.pd.create_qp(&init).unwrap_err();
+        assert_eq!(error.errno(), ironverbs_sys::errno::ENOMEM, "{error}");
+        qps.pop().unwrap().destroy().unwrap();
+        // None is left that has rested: better one that has not than none.
+        side.pd.create_qp(&init).unwrap();
+    }
+}
