@@ -19,8 +19,7 @@ pub use super::protocol::MAX_RECORD;
 /// Bytes of the memfd; two of them, a pair's, are 256 KiB.
 pub const SIZE: usize = 128 * 1024;
 
-/// Byte offsets of the words. Each line is written by one side, but for the flags that the other
-/// clears.
+/// Byte offsets of the words. Each line is written by one side.
 mod at {
     pub(super) const MAGIC: usize = 0;
     pub(super) const VERSION: usize = 8;
@@ -97,11 +96,6 @@ impl Memory for Mapped {
     #[inline]
     fn store(&self, word: Word, value: u32, order: Ordering) {
         self.word(word).store(value, order);
-    }
-
-    #[inline]
-    fn swap(&self, word: Word, value: u32, order: Ordering) -> u32 {
-        self.word(word).swap(value, order)
     }
 
     #[inline]
