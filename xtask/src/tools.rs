@@ -30,6 +30,7 @@ pub(crate) const CPIO: Tool = tool("cpio", "cpio");
 pub(crate) const KMOD: Tool = tool("kmod", "modprobe");
 pub(crate) const CC: Tool = tool("gcc", "gcc");
 pub(crate) const CXX: Tool = tool("g++", "g++");
+pub(crate) const VALGRIND: Tool = tool("valgrind", "valgrind");
 pub(crate) const SETPRIV: Tool = tool("util-linux", "setpriv");
 pub(crate) const PYTHON: Tool = tool("python3", "/usr/bin/python3");
 /// Debian's scapy, so the interpreter that goes with it is Debian's too: [`PYTHON`].

@@ -6,6 +6,7 @@ mod captured;
 pub(crate) mod case;
 mod faults;
 mod host;
+mod instructions;
 mod interop;
 mod load;
 mod long;
@@ -92,7 +93,7 @@ const fn seconds(count: u64) -> Duration {
 }
 
 /// In order: what is cheap and says most comes first.
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 17] = [
     Step {
         name: "format",
         about: "cargo fmt --check",
@@ -238,6 +239,15 @@ const STEPS: [Step; 16] = [
         staged: true,
         root: true,
         run: interop::run,
+    },
+    Step {
+        name: "instructions",
+        about: "what a message costs in the transport, counted",
+        budget: seconds(60),
+        needs: &[tools::CC, tools::VALGRIND],
+        staged: false,
+        root: false,
+        run: instructions::run,
     },
     Step {
         name: "seeds",
