@@ -221,7 +221,7 @@ static void srq_sizes(void)
 	struct ibv_srq_init_attr_ex ex = { .attr = { .max_wr = 4, .max_sge = 1 }, .pd = s.pd,
 		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD, .srq_type = IBV_SRQT_BASIC };
 	CHECK(ibv_create_srq_ex(s.context, &ex));
-	ex.srq_type = IBV_SRQT_XRC;
+	ex.srq_type = IBV_SRQT_TM;
 	errno = 0;
 	CHECK(!ibv_create_srq_ex(s.context, &ex) && errno == EOPNOTSUPP);
 }

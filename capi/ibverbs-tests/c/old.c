@@ -273,8 +273,11 @@ static void datagrams(void)
 	EQUAL(old_query_gid(context, 1, 0, &to.grh.dgid), 0);
 	struct old_ah *ah = old_create_ah(e.pd, &to);
 	CHECK(ah && ah->pd == e.pd);
-	EQUAL(old_attach_mcast(e.qp, &to.grh.dgid, 0), EOPNOTSUPP);
-	EQUAL(old_detach_mcast(e.qp, &to.grh.dgid, 0), EOPNOTSUPP);
+	union ibv_gid group = { .raw = { [10] = 0xff, [11] = 0xff, [12] = 239, 9, 9, 9 } };
+	EQUAL(old_attach_mcast(e.qp, &to.grh.dgid, 0), EINVAL);
+	EQUAL(old_attach_mcast(e.qp, &group, 0), 0);
+	EQUAL(old_detach_mcast(e.qp, &group, 0), 0);
+	EQUAL(old_detach_mcast(e.qp, &group, 0), EINVAL);
 	struct ibv_sge into = { (uintptr_t)e.memory, 128, e.mr->lkey };
 	struct old_recv_wr recv = { .wr_id = 3, .sg_list = &into, .num_sge = 1 }, *bad_recv;
 	EQUAL(RECV(e.qp, &recv, &bad_recv), 0);

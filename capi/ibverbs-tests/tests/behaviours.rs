@@ -136,6 +136,16 @@ programs! {
         polling_one_by_one
         batches_of_two_threads
     }
+    xrc {
+        messages_to_shared_queues
+        what_is_asked_wrongly
+        opened_again
+        the_domain_of_a_file
+    }
+    multicast {
+        members_hear_and_others_do_not
+        wrong_addresses_and_limits
+    }
     old {
         queries
         connection

@@ -156,6 +156,16 @@ fn srq_pingpong() {
 }
 
 #[test]
+fn xsrq_pingpong() {
+    let arguments = ["-g", "0", "-n", "200"];
+    let said = server_and_client("ibv_xsrq_pingpong", "ibverbs-utils", &arguments);
+    assert!(said.contains("success"), "{said}");
+    let arguments = ["-g", "0", "-n", "50", "-e", "-s", "65536"];
+    let said = server_and_client("ibv_xsrq_pingpong", "ibverbs-utils", &arguments);
+    assert!(said.contains("success"), "{said}");
+}
+
+#[test]
 fn perftest_runs_every_operation() {
     for (program, more) in [
         ("ib_write_bw", [].as_slice()),

@@ -17,9 +17,8 @@ pub(crate) fn qp_type(value: u32) -> Outcome<QpType> {
         3 => Ok(QpType::Uc),
         4 => Ok(QpType::Ud),
         IBV_QPT_RAW_PACKET => Err(Failure::Unsupported { what: "a raw packet queue pair" }),
-        IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => {
-            Err(Failure::Unsupported { what: "an XRC queue pair" })
-        }
+        IBV_QPT_XRC_SEND => Ok(QpType::XrcSend),
+        IBV_QPT_XRC_RECV => Ok(QpType::XrcRecv),
         IBV_QPT_DRIVER => Err(Failure::Unsupported { what: "a driver's queue pair" }),
         other => Err(argument("qp_type", other)),
     }

@@ -177,12 +177,14 @@ pub(crate) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int
 pub(crate) fn end_children(id: ContextId) {
     end_all::<ibv_qp_ex>(id, |view| {
         events::acknowledge_all(view, soft::EventSource::Qp);
+        view.inner.detach_all_mcast();
         view.inner.destroy()
     });
     end_all::<ibv_srq>(id, |view| {
         events::acknowledge_all(view, soft::EventSource::Srq);
         view.inner.destroy()
     });
+    end_all::<ibv_xrcd>(id, |view| view.inner.destroy());
     end_all::<ibv_ah>(id, |view| view.inner.destroy());
     end_all::<ibv_mr>(id, |view| view.inner.destroy());
     end_all::<ibv_cq_ex>(id, |view| {

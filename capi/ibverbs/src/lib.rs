@@ -35,3 +35,4 @@ mod srq;
 mod strings;
 mod symver;
 mod sysfs;
+mod xrcd;

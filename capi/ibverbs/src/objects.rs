@@ -159,6 +159,23 @@ object!(ibv_cq_ex, ibv_cq, View<soft::Cq, CqExtra>, "completion queue");
 object!(ibv_srq, ibv_srq, View<soft::Srq>, "shared receive queue");
 object!(ibv_qp_ex, ibv_qp, View<soft::Qp, QpExtra>, "queue pair");
 
+impl Object for ibv_xrcd {
+    type View = View<soft::Xrcd>;
+    type Public = ibv_xrcd;
+    const NAME: &'static str = "XRC domain";
+
+    fn pool() -> &'static Pool<Self> {
+        static POOL: Pool<ibv_xrcd> = Pool::new();
+        &POOL
+    }
+
+    unsafe fn handle(_: *const ibv_xrcd) -> Option<u32> {
+        None
+    }
+}
+
+child!(ibv_xrcd, ibv_xrcd);
+
 impl Object for ibv_comp_channel {
     type View = View<soft::Channel>;
     type Public = ibv_comp_channel;

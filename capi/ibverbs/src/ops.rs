@@ -5,7 +5,7 @@ use std::ptr;
 
 use crate::abi::*;
 use crate::fail::{self, Failure};
-use crate::{cq, cq_ex, post, qp, query, srq};
+use crate::{cq, cq_ex, post, qp, query, srq, xrcd};
 
 const NONE: Unused = ptr::null();
 
@@ -50,12 +50,12 @@ pub(crate) fn table(
         abi_placeholder2: NONE,
         ibv_create_flow: NONE,
         abi_placeholder1: NONE,
-        open_qp: NONE,
+        open_qp: Some(xrcd::open_qp),
         create_qp_ex: Some(qp::create_qp_ex),
-        get_srq_num: NONE,
+        get_srq_num: Some(srq::get_srq_num),
         create_srq_ex: Some(srq::create_srq_ex),
-        open_xrcd: NONE,
-        close_xrcd: Some(close_xrcd),
+        open_xrcd: Some(xrcd::open_xrcd),
+        close_xrcd: Some(xrcd::close_xrcd),
         _abi_placeholder3: 0,
         sz: size_of::<verbs_context>(),
         context: ibv_context {
@@ -96,9 +96,4 @@ unsafe extern "C" fn bind_mw(_: *mut ibv_qp, _: *mut ibv_mw, _: *mut c_void) -> 
 
 unsafe extern "C" fn dealloc_mw(_: *mut ibv_mw) -> c_int {
     fail::status("ibv_dealloc_mw", || Err(WINDOWS))
-}
-
-/// The one entry whose inline function does not look whether it is there.
-unsafe extern "C" fn close_xrcd(_: *mut c_void) -> c_int {
-    fail::status("ibv_close_xrcd", || Err(Failure::Unsupported { what: "an XRC domain" }))
 }

@@ -204,7 +204,7 @@ pub(crate) unsafe fn send_wr(wr: &ibv_send_wr, qp: &soft::Qp) -> Outcome<SendWr>
         compare_add: 0,
         swap: 0,
         ud: None,
-        xrc_srqn: 0,
+        xrc_srqn: if qp.qp_type() == soft::QpType::XrcSend { wr.remote_srqn } else { 0 },
     };
     // SAFETY: all members are plain numbers and pointers, for which every bit pattern is valid; the
     // operation and the QP's type say which is meant.

@@ -1,6 +1,7 @@
 //! Queue pairs: creation, attributes, the end.
 
 use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -12,7 +13,7 @@ use crate::convert;
 use crate::fail::{self, Failure, Outcome};
 use crate::objects::{self, QpExtra, View, find};
 use crate::pool::Object;
-use crate::qp_ex;
+use crate::{qp_ex, xrcd};
 
 /// ibv_create_qp(3); `cap` then holds what was granted.
 ///
@@ -50,6 +51,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             objects::context(context)?;
             let attr = &mut *init;
             let known = IBV_QP_INIT_ATTR_PD
+                | IBV_QP_INIT_ATTR_XRCD
                 | IBV_QP_INIT_ATTR_CREATE_FLAGS
                 | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
             if attr.comp_mask & !known != 0 {
@@ -57,6 +59,9 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             }
             if attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0 {
                 return Err(Failure::Unsupported { what: "a creation flag" });
+            }
+            if attr.qp_type == IBV_QPT_XRC_RECV {
+                return create_receiver(attr);
             }
             if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
                 return Err(Failure::Null { what: "protection domain" });
@@ -97,6 +102,11 @@ unsafe fn create(
     extra: QpExtra,
     finish: impl FnOnce(*mut ibv_qp_ex),
 ) -> Outcome<*mut ibv_qp> {
+    let qp_type = convert::qp_type(init.qp_type)?;
+    if !qp_type.has_responder() {
+        // It has neither, whatever stands there (ibv_create_qp_ex(3)).
+        (init.recv_cq, init.srq) = (init.send_cq, ptr::null_mut());
+    }
     // SAFETY: the caller's promise.
     let (found, send_cq, recv_cq, srq) = unsafe {
         let srq = match init.srq.is_null() {
@@ -107,7 +117,7 @@ unsafe fn create(
         (find::<ibv_pd>(pd)?, cq(init.send_cq)?, cq(init.recv_cq)?, srq)
     };
     let asked = soft::QpInit {
-        qp_type: convert::qp_type(init.qp_type)?,
+        qp_type,
         send_cq,
         recv_cq,
         srq,
@@ -128,6 +138,38 @@ unsafe fn create(
     })?;
     qp.set_cookie(object.as_ptr().expose_provenance());
     init.cap = convert::c_cap(&qp.cap());
+    Ok(object.as_ptr())
+}
+
+/// An XRC_RECV queue pair, which has a domain and nothing else.
+///
+/// # Safety
+/// As for [`objects::find`], for the domain.
+unsafe fn create_receiver(attr: &mut ibv_qp_init_attr_ex) -> Outcome<*mut ibv_qp> {
+    if attr.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 {
+        return Err(Failure::Null { what: "XRC domain" });
+    }
+    if attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 && attr.send_ops_flags != 0 {
+        return Err(Failure::Unsupported { what: "send operations of an XRC_RECV queue pair" });
+    }
+    // SAFETY: the caller's promise.
+    let found = unsafe { find::<ibv_xrcd>(attr.xrcd)? };
+    let (qp, id) = (found.inner.create_qp()?, found.context);
+    let view = View {
+        inner: qp.clone(),
+        context: id,
+        unacknowledged: AtomicU32::new(0),
+        extra: QpExtra::default(),
+    };
+    let object = ibv_qp_ex::pool().insert(view, |object, handle| {
+        // SAFETY: nobody else sees the place yet; it starts zeroed.
+        let base = unsafe { &mut (*object).qp_base };
+        (base.context, base.qp_context) = (id.pointer(), attr.qp_context);
+        (base.handle, base.qp_num, base.qp_type) = (handle, qp.qpn(), attr.qp_type);
+        base.state = qp.state() as u32;
+    })?;
+    qp.set_cookie(object.as_ptr().expose_provenance());
+    attr.cap = convert::c_cap(&qp.cap());
     Ok(object.as_ptr())
 }
 
@@ -201,14 +243,18 @@ pub(crate) unsafe extern "C" fn query_qp(
     })
 }
 
-/// ibv_destroy_qp(3): in every state; waits until its events are acknowledged.
+/// ibv_destroy_qp(3): in every state; waits until its events are acknowledged. EBUSY while it is
+/// attached to a multicast group.
 ///
 /// # Safety
 /// As for [`objects::find`].
 pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: the caller's promise.
     fail::status("ibv_destroy_qp", || unsafe {
-        objects::destroy::<ibv_qp_ex, _, _>(qp, |qp: &soft::Qp| qp.destroy())
+        let inner = find::<ibv_qp_ex>(qp)?.inner.clone();
+        objects::destroy::<ibv_qp_ex, _, _>(qp, |qp: &soft::Qp| qp.destroy())?;
+        xrcd::hand_over(&inner, qp.expose_provenance());
+        Ok(())
     })
 }
 
@@ -238,14 +284,42 @@ pub(crate) extern "C" fn set_ece(_: *mut ibv_qp, _: *mut ibv_ece) -> c_int {
     fail::status("ibv_set_ece", || Err(ECE))
 }
 
-const MULTICAST: Failure = Failure::Unsupported { what: "multicast" };
-
-/// ibv_attach_mcast(3).
-pub(crate) extern "C" fn attach_mcast(_: *mut ibv_qp, _: *const c_void, _: u16) -> c_int {
-    fail::status("ibv_attach_mcast", || Err(MULTICAST))
+/// ibv_attach_mcast(3). The LID has no meaning on Ethernet.
+///
+/// # Safety
+/// As for [`objects::find`]; `gid` is null or points to one.
+pub(crate) unsafe extern "C" fn attach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const c_void,
+    _lid: u16,
+) -> c_int {
+    fail::status("ibv_attach_mcast", || {
+        // SAFETY: the caller's promise.
+        unsafe { Ok(find::<ibv_qp_ex>(qp)?.inner.attach_mcast(&group(gid)?)?) }
+    })
 }
 
 /// ibv_detach_mcast(3).
-pub(crate) extern "C" fn detach_mcast(_: *mut ibv_qp, _: *const c_void, _: u16) -> c_int {
-    fail::status("ibv_detach_mcast", || Err(MULTICAST))
+///
+/// # Safety
+/// As for [`attach_mcast`].
+pub(crate) unsafe extern "C" fn detach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const c_void,
+    _lid: u16,
+) -> c_int {
+    fail::status("ibv_detach_mcast", || {
+        // SAFETY: the caller's promise.
+        unsafe { Ok(find::<ibv_qp_ex>(qp)?.inner.detach_mcast(&group(gid)?)?) }
+    })
+}
+
+/// # Safety
+/// `gid` is null or points to one.
+unsafe fn group(gid: *const c_void) -> Outcome<soft::Gid> {
+    if gid.is_null() {
+        return Err(Failure::Null { what: "gid" });
+    }
+    // SAFETY: the caller's promise.
+    Ok(soft::Gid(unsafe { gid.cast::<[u8; 16]>().read_unaligned() }))
 }

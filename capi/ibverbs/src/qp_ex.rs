@@ -86,7 +86,7 @@ const OF_ALL: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 /// The private part of a QP with these operations, if the type has them all.
 pub(crate) fn extra(qp_type: QpType, ops: u64) -> Outcome<QpExtra> {
     let possible = match qp_type {
-        QpType::Rc => OF_RC | OF_UC | OF_ALL,
+        QpType::Rc | QpType::XrcSend => OF_RC | OF_UC | OF_ALL,
         QpType::Uc => OF_UC | OF_ALL,
         _ => OF_ALL,
     };
@@ -114,6 +114,7 @@ pub(crate) unsafe fn install(qp: *mut ibv_qp_ex, ops: u64) {
     qp.wr_send_imm = asked(IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(send_imm as _);
     qp.wr_send_inv = asked(IBV_QP_EX_WITH_SEND_WITH_INV).then_some(send_inv as _);
     qp.wr_set_ud_addr = Some(set_ud_addr);
+    qp.wr_set_xrc_srqn = Some(set_xrc_srqn);
     qp.wr_set_inline_data = Some(set_inline_data);
     qp.wr_set_inline_data_list = Some(set_inline_data_list);
     qp.wr_set_sge = Some(set_sge);
@@ -346,6 +347,16 @@ unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
     unsafe {
         within(qp, |batch, found| {
             batch.last()?.wr.ud = Some(post::destination(ah, qpn, qkey, &found.inner)?);
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        within(qp, |batch, _| {
+            batch.last()?.wr.xrc_srqn = srqn;
             Ok(())
         });
     }

@@ -1,6 +1,7 @@
 //! Shared receive queues.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 use ironverbs::raw as soft;
 
@@ -22,12 +23,12 @@ pub(crate) unsafe extern "C" fn create_srq(
             return Err(Failure::Null { what: "srq_init_attr" });
         }
         // SAFETY: the caller's promise.
-        unsafe { create(pd, (*init).srq_context, &raw mut (*init).attr) }
+        unsafe { create(pd, (*init).srq_context, &raw mut (*init).attr, basic) }
     })
 }
 
 /// ibv_create_srq_ex(3). The header's inline function sends basic SRQs to [`create_srq`]; here come
-/// the other types, which this device lacks.
+/// those for XRC, and the types that this device lacks.
 ///
 /// # Safety
 /// As for [`objects::find`]; `init` is null or points to the structure.
@@ -43,17 +44,31 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         unsafe {
             objects::context(context)?;
             let attr = &mut *init;
-            let typed = attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE != 0;
-            if typed && attr.srq_type != IBV_SRQT_BASIC {
-                return Err(Failure::Unsupported { what: "an SRQ of that type" });
-            }
-            if attr.comp_mask & !(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD) != 0 {
+            let xrc = match attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE {
+                0 => false,
+                _ if attr.srq_type == IBV_SRQT_BASIC => false,
+                _ if attr.srq_type == IBV_SRQT_XRC => true,
+                _ => return Err(Failure::Unsupported { what: "an SRQ of that type" }),
+            };
+            let of_xrc = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+            let known =
+                IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | if xrc { of_xrc } else { 0 };
+            if attr.comp_mask & !known != 0 {
                 return Err(Failure::Unsupported { what: "an attribute of the SRQ" });
             }
             if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
                 return Err(Failure::Null { what: "protection domain" });
             }
-            create(attr.pd, attr.srq_context, &raw mut attr.attr)
+            let (pd, context, out) = (attr.pd, attr.srq_context, &raw mut attr.attr);
+            if !xrc {
+                return create(pd, context, out, basic);
+            }
+            if attr.comp_mask & of_xrc != of_xrc {
+                return Err(Failure::Null { what: "XRC domain or completion queue" });
+            }
+            let xrcd = find::<ibv_xrcd>(attr.xrcd)?.inner.clone();
+            let cq = find::<ibv_cq_ex>(attr.cq)?.inner.clone();
+            create(pd, context, out, |pd, init| Ok(pd.create_xrc_srq(init, &xrcd, &cq)?))
         }
     })
 }
@@ -64,11 +79,12 @@ unsafe fn create(
     pd: *mut ibv_pd,
     srq_context: *mut c_void,
     attr: *mut ibv_srq_attr,
+    make: impl FnOnce(&Arc<soft::Pd>, soft::SrqInit) -> Outcome<Arc<soft::Srq>>,
 ) -> Outcome<*mut ibv_srq> {
     // SAFETY: the caller's promise.
     let (found, asked) = unsafe { (find::<ibv_pd>(pd)?, *attr) };
     let init = soft::SrqInit { max_wr: asked.max_wr, max_sge: asked.max_sge };
-    let srq = found.inner.create_srq(init)?;
+    let srq = make(&found.inner, init)?;
     let granted = srq.query();
     let id = found.context;
     let view = View::new(srq.clone(), id);
@@ -82,6 +98,28 @@ unsafe fn create(
     // SAFETY: the caller's promise.
     unsafe { ((*attr).max_wr, (*attr).max_sge) = (granted.max_wr, granted.max_sge) };
     Ok(object.as_ptr())
+}
+
+fn basic(pd: &Arc<soft::Pd>, init: soft::SrqInit) -> Outcome<Arc<soft::Srq>> {
+    Ok(pd.create_srq(init)?)
+}
+
+/// ibv_get_srq_num(3): XRC only.
+///
+/// # Safety
+/// As for [`objects::find`]; `number` is null or has room for it.
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    fail::status("ibv_get_srq_num", || {
+        if number.is_null() {
+            return Err(Failure::Null { what: "srq_num" });
+        }
+        // SAFETY: the caller's promise.
+        let found = unsafe { find::<ibv_srq>(srq)? }.inner.number();
+        let found = found.ok_or(Failure::Unsupported { what: "the number of a basic SRQ" })?;
+        // SAFETY: the caller's promise.
+        unsafe { number.write(found) };
+        Ok(())
+    })
 }
 
 /// ibv_modify_srq(3).

@@ -197,8 +197,8 @@ impl Context {
 
     /// Limits of the device (ibv_query_device(3)).
     pub fn attr(&self) -> DeviceAttr {
-        // CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, RC_RNR_NAK_GEN, SRQ_RESIZE, each with a test.
-        let device_cap_flags = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13;
+        // CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, RC_RNR_NAK_GEN, SRQ_RESIZE, XRC, each with a test.
+        let device_cap_flags = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 20;
         let config = self.host.config();
         DeviceAttr {
             fw_ver: env!("CARGO_PKG_VERSION").to_owned(),

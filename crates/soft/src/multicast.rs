@@ -155,7 +155,7 @@ impl Qp {
     }
 
     /// Detaches it from whatever it is attached to.
-    pub(crate) fn detach_all(&self) {
+    pub fn detach_all_mcast(&self) {
         if self.attachments.0.load(Ordering::Acquire) == 0 {
             return;
         }

@@ -528,7 +528,7 @@ impl Qp {
         let host = self.host();
         host.check()?;
         self.identity.retire()?;
-        self.detach_all();
+        self.detach_all_mcast();
         host.qps.write().remove(self.qpn, host.now());
         {
             let mut state = self.state.lock();

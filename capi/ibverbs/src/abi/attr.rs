@@ -174,7 +174,7 @@ pub(crate) struct ibv_srq_init_attr_ex {
     pub(crate) comp_mask: u32,
     pub(crate) srq_type: c_int,
     pub(crate) pd: *mut ibv_pd,
-    pub(crate) xrcd: *mut c_void,
+    pub(crate) xrcd: *mut ibv_xrcd,
     pub(crate) cq: *mut ibv_cq,
     pub(crate) tm_cap: [u32; 2],
 }
@@ -203,6 +203,24 @@ pub(crate) struct ibv_qp_init_attr {
 
 #[repr(C)]
 #[derive(Copy, Clone)]
+pub(crate) struct ibv_qp_open_attr {
+    pub(crate) comp_mask: u32,
+    pub(crate) qp_num: u32,
+    pub(crate) xrcd: *mut ibv_xrcd,
+    pub(crate) qp_context: *mut c_void,
+    pub(crate) qp_type: u32,
+}
+
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub(crate) struct ibv_xrcd_init_attr {
+    pub(crate) comp_mask: u32,
+    pub(crate) fd: c_int,
+    pub(crate) oflags: c_int,
+}
+
+#[repr(C)]
+#[derive(Copy, Clone)]
 pub(crate) struct ibv_rx_hash_conf {
     pub(crate) rx_hash_function: u8,
     pub(crate) rx_hash_key_len: u8,
@@ -223,7 +241,7 @@ pub(crate) struct ibv_qp_init_attr_ex {
     pub(crate) sq_sig_all: c_int,
     pub(crate) comp_mask: u32,
     pub(crate) pd: *mut ibv_pd,
-    pub(crate) xrcd: *mut c_void,
+    pub(crate) xrcd: *mut ibv_xrcd,
     pub(crate) create_flags: u32,
     pub(crate) max_tso_header: u16,
     pub(crate) rwq_ind_tbl: *mut c_void,

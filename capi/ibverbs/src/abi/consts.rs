@@ -20,10 +20,22 @@ pub(crate) const IBV_SRQ_MAX_WR: c_int = 1;
 pub(crate) const IBV_SRQ_LIMIT: c_int = 2;
 
 pub(crate) const IBV_SRQT_BASIC: c_int = 0;
+pub(crate) const IBV_SRQT_XRC: c_int = 1;
 pub(crate) const IBV_SRQ_INIT_ATTR_TYPE: u32 = 1;
 pub(crate) const IBV_SRQ_INIT_ATTR_PD: u32 = 1 << 1;
+pub(crate) const IBV_SRQ_INIT_ATTR_XRCD: u32 = 1 << 2;
+pub(crate) const IBV_SRQ_INIT_ATTR_CQ: u32 = 1 << 3;
+
+pub(crate) const IBV_XRCD_INIT_ATTR_FD: u32 = 1;
+pub(crate) const IBV_XRCD_INIT_ATTR_OFLAGS: u32 = 1 << 1;
+
+pub(crate) const IBV_QP_OPEN_ATTR_NUM: u32 = 1;
+pub(crate) const IBV_QP_OPEN_ATTR_XRCD: u32 = 1 << 1;
+pub(crate) const IBV_QP_OPEN_ATTR_CONTEXT: u32 = 1 << 2;
+pub(crate) const IBV_QP_OPEN_ATTR_TYPE: u32 = 1 << 3;
 
 pub(crate) const IBV_QP_INIT_ATTR_PD: u32 = 1;
+pub(crate) const IBV_QP_INIT_ATTR_XRCD: u32 = 1 << 1;
 pub(crate) const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
 pub(crate) const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
 

@@ -88,14 +88,16 @@ pub(crate) struct verbs_context {
     pub(crate) abi_placeholder2: Unused,
     pub(crate) ibv_create_flow: Unused,
     pub(crate) abi_placeholder1: Unused,
-    pub(crate) open_qp: Unused,
+    pub(crate) open_qp:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_open_attr) -> *mut ibv_qp>,
     pub(crate) create_qp_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
-    pub(crate) get_srq_num: Unused,
+    pub(crate) get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> c_int>,
     pub(crate) create_srq_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
-    pub(crate) open_xrcd: Unused,
-    pub(crate) close_xrcd: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
+    pub(crate) open_xrcd:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd>,
+    pub(crate) close_xrcd: Option<unsafe extern "C" fn(*mut ibv_xrcd) -> c_int>,
     pub(crate) _abi_placeholder3: u64,
     pub(crate) sz: usize,
     pub(crate) context: ibv_context,

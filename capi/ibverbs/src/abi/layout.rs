@@ -62,6 +62,7 @@ layout! {
         wr_set_xrc_srqn 280 wr_set_inline_data 288 wr_set_inline_data_list 296 wr_set_sge 304
         wr_set_sge_list 312 wr_start 320 wr_complete 328 wr_abort 336 wr_atomic_write 344
     }
+    ibv_xrcd 8 { context 0 }
     ib_user_path_rec 64 {}
     ib_uverbs_ah_attr 32 {}
     ib_uverbs_qp_attr 144 {}
@@ -81,7 +82,8 @@ layout! {
     ibv_qp_attr 144 { ah_attr 56 rate_limit 136 }
     ibv_qp_cap 20 {}
     ibv_qp_init_attr 64 {}
-    ibv_qp_init_attr_ex 136 { comp_mask 60 send_ops_flags 128 }
+    ibv_qp_init_attr_ex 136 { comp_mask 60 pd 64 xrcd 72 send_ops_flags 128 }
+    ibv_qp_open_attr 32 { xrcd 8 qp_context 16 qp_type 24 }
     ibv_recv_wr 32 {}
     ibv_rss_caps 32 {}
     ibv_rx_hash_conf 24 {}
@@ -90,7 +92,8 @@ layout! {
     ibv_sge 16 {}
     ibv_srq_attr 12 {}
     ibv_srq_init_attr 24 {}
-    ibv_srq_init_attr_ex 64 { comp_mask 20 }
+    ibv_srq_init_attr_ex 64 { comp_mask 20 srq_type 24 pd 32 xrcd 40 cq 48 }
+    ibv_xrcd_init_attr 12 { fd 4 oflags 8 }
     ibv_wc 48 { dlid_path_bits 45 }
     ibv_wc_tm_info 16 {}
 }

@@ -118,6 +118,11 @@ pub(crate) struct ibv_srq {
 }
 
 #[repr(C)]
+pub(crate) struct ibv_xrcd {
+    pub(crate) context: *mut ibv_context,
+}
+
+#[repr(C)]
 pub(crate) struct ibv_qp {
     pub(crate) context: *mut ibv_context,
     pub(crate) qp_context: *mut c_void,

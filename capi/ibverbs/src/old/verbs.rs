@@ -428,7 +428,8 @@ pub(crate) unsafe extern "C" fn attach_mcast(
     lid: u16,
 ) -> c_int {
     let today = behind!("ibv_attach_mcast", qp, |errno| errno);
-    qp::attach_mcast(today, gid, lid)
+    // SAFETY: the caller's promise.
+    unsafe { qp::attach_mcast(today, gid, lid) }
 }
 
 pub(crate) unsafe extern "C" fn detach_mcast(
@@ -437,5 +438,6 @@ pub(crate) unsafe extern "C" fn detach_mcast(
     lid: u16,
 ) -> c_int {
     let today = behind!("ibv_detach_mcast", qp, |errno| errno);
-    qp::detach_mcast(today, gid, lid)
+    // SAFETY: the caller's promise.
+    unsafe { qp::detach_mcast(today, gid, lid) }
 }
