@@ -1,7 +1,7 @@
 //! Completion queues.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use ironverbs_transport::verbs::{Wc, WcStatus};
@@ -20,9 +20,22 @@ enum Armed {
     Any,
 }
 
+/// What reading the completion of a send tells its QP: so many requests are done with, since RESET.
+#[derive(Debug)]
+pub(crate) struct Reads {
+    pub(crate) count: Arc<AtomicU64>,
+    pub(crate) requests: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    wc: Wc,
+    reads: Option<Reads>,
+}
+
 #[derive(Debug)]
 struct Entries {
-    queue: VecDeque<Wc>,
+    queue: VecDeque<Entry>,
     cqe: usize,
     armed: Armed,
     overrun: bool,
@@ -111,7 +124,10 @@ impl Cq {
         }
         let mut entries = self.entries.lock();
         let n = max.min(entries.queue.len());
-        for wc in entries.queue.drain(..n) {
+        for Entry { wc, reads } in entries.queue.drain(..n) {
+            if let Some(Reads { count, requests }) = reads {
+                count.store(requests, Ordering::Release);
+            }
             take(&wc);
         }
         self.len.store(entries.queue.len(), Ordering::Release);
@@ -168,8 +184,9 @@ impl Cq {
         Ok(())
     }
 
-    /// Adds a completion.
-    pub(crate) fn complete(&self, wc: Wc) {
+    /// Adds a completion. When there is no room, the queue is of no more use: it says so, and its QPs go to the error
+    /// state (IBA 10.8.3, 11.6.3.1).
+    pub(crate) fn complete(&self, wc: Wc, reads: Option<Reads>) {
         let mut entries = self.entries.lock();
         if entries.overrun {
             return;
@@ -178,9 +195,10 @@ impl Cq {
             entries.overrun = true;
             drop(entries);
             self.raise(EventKind::CqErr);
+            self.context.inner().overran(self.me.clone());
             return;
         }
-        entries.queue.push_back(wc);
+        entries.queue.push_back(Entry { wc, reads });
         self.len.store(entries.queue.len(), Ordering::Release);
         let wanted = match entries.armed {
             Armed::No => false,
@@ -210,7 +228,7 @@ impl Cq {
     /// Drops the completions of a QP that was reset or destroyed.
     pub(crate) fn purge(&self, qpn: u32) {
         let mut entries = self.entries.lock();
-        entries.queue.retain(|wc| wc.qpn != qpn);
+        entries.queue.retain(|entry| entry.wc.qpn != qpn);
         self.len.store(entries.queue.len(), Ordering::Release);
     }
 

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::io::Write;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use ironverbs_sys::diag::Owner;
 use ironverbs_sys::netlink::{self, Interface};
@@ -28,7 +28,7 @@ use crate::qpn::QpTable;
 use crate::registry::{JoinError, JoinOptions, Member, Registry};
 use crate::timers::Timers;
 use crate::xrcd::Domains;
-use crate::{Config, Device, Error};
+use crate::{AttrMask, Config, Cq, Device, Error, QpAttr, QpState};
 
 /// All of the software device that one process has: devices, objects, sockets and the thread that works when
 /// nobody polls. Clones are the same Host.
@@ -52,6 +52,9 @@ pub(crate) struct Inner {
     pub(crate) kick: Arc<Kick>,
     pub(crate) received: ReceiveCounters,
     pub(crate) sent: Arc<LinkCounters>,
+    /// CQs that overran and whose QPs are to follow.
+    overrun: Mutex<Vec<Weak<Cq>>>,
+    any_overrun: AtomicBool,
     /// QPs that wait for room in a lane.
     pub(crate) blocked: Blocked,
     /// Every address of this host.
@@ -219,6 +222,8 @@ impl Inner {
             kick: Arc::new(Kick::new()?),
             received: ReceiveCounters::default(),
             sent: Arc::default(),
+            overrun: Mutex::default(),
+            any_overrun: AtomicBool::new(false),
             blocked: Blocked::default(),
             addresses: RwLock::default(),
             interfaces,
@@ -270,6 +275,32 @@ impl Inner {
             Interfaces::Fixed(interfaces) => self.devices.lock().refresh(self, interfaces),
         }
         Ok(())
+    }
+
+    /// A CQ overran. Its QPs fail in the next round: here one of them may be locked.
+    pub(crate) fn overran(&self, cq: Weak<Cq>) {
+        self.overrun.lock().push(cq);
+        self.any_overrun.store(true, Ordering::Release);
+        self.kick.wake_sleeper();
+    }
+
+    /// Fails the QPs of CQs that overran. Whether there were any.
+    pub(crate) fn fail_overrun(&self) -> bool {
+        if !self.any_overrun.load(Ordering::Relaxed)
+            || !self.any_overrun.swap(false, Ordering::AcqRel)
+        {
+            return false;
+        }
+        let cqs = std::mem::take(&mut *self.overrun.lock());
+        let qps: Vec<_> = self.qps.read().all().collect();
+        for cq in cqs.iter().filter_map(Weak::upgrade) {
+            for qp in qps.iter().filter(|qp| qp.completes_to(&cq)) {
+                let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
+                // From RESET there is nothing to fail.
+                let _ = qp.modify(&error, AttrMask::STATE);
+            }
+        }
+        true
     }
 
     /// Whether an address is this host's.

@@ -86,7 +86,7 @@ impl Blocked {
     /// Lets them try again. Whether any of them found all the room it needs: one that still waits must not keep its
     /// process from yielding or sleeping, or the receiver may never run.
     pub(crate) fn retry(&self, now: Instant) -> bool {
-        if !self.any.swap(false, Ordering::AcqRel) {
+        if !self.any.load(Ordering::Relaxed) || !self.any.swap(false, Ordering::AcqRel) {
             return false;
         }
         let mut qps = std::mem::take(&mut *self.qps.lock());

@@ -149,7 +149,7 @@ impl Inner {
             }
             did = true;
         }
-        did |= self.blocked.retry(self.clock.now());
+        did |= self.fail_overrun() | self.blocked.retry(self.clock.now());
         let looks = engine.looks_at_socket();
         let Engine { batch, owing, .. } = engine;
         let mut receiver = Receiver {
@@ -199,7 +199,7 @@ impl Inner {
     }
 
     pub(crate) fn run_timers(&self, now: Instant) -> bool {
-        let mut did = false;
+        let mut did = self.fail_overrun();
         while let Some((deadline, qpn)) = self.timers.pop(now) {
             let qp = self.qps.read().get(qpn);
             if let Some(qp) = qp {

@@ -1,6 +1,6 @@
 //! Queue pairs.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use ironverbs_transport::device::Instant;
@@ -10,11 +10,12 @@ use ironverbs_wire::{Packet, Path};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::context::{check_port, limits};
+use crate::cq::Reads;
 use crate::event::EventCount;
 use crate::host::Inner;
 use crate::local::Outbound;
-use crate::neighbours::{DatagramSink, LOCAL_PACKET, LaneSink};
 use crate::multicast::Attachments;
+use crate::neighbours::{DatagramSink, LOCAL_PACKET, LaneSink};
 use crate::object::{self, Identity};
 use crate::surroundings::Surroundings;
 use crate::xrcd::{Opened, Xrcd};
@@ -39,6 +40,8 @@ pub struct Qp {
     pub(crate) attachments: Attachments,
     /// Copy of the access attribute, read on every remote access.
     access: AtomicU32,
+    /// Send requests since RESET whose completions, or later ones, the program has read.
+    read: Arc<AtomicU64>,
     state: Mutex<State>,
 }
 
@@ -48,6 +51,8 @@ struct State {
     /// The deadline the timers know of.
     timer: Option<Instant>,
     link: Link,
+    /// Send requests posted since RESET.
+    posted: u64,
     /// Destroyed: nothing happens any more.
     gone: bool,
 }
@@ -152,7 +157,14 @@ impl Qp {
             opened: Opened::default(),
             attachments: Attachments::default(),
             access: AtomicU32::new(0),
-            state: Mutex::new(State { transport, timer: None, link: Link::Wire, gone: false }),
+            read: Arc::default(),
+            state: Mutex::new(State {
+                transport,
+                timer: None,
+                link: Link::Wire,
+                posted: 0,
+                gone: false,
+            }),
         });
         host.qps.write().insert(&qp);
         Ok(qp)
@@ -235,6 +247,22 @@ impl Qp {
         self.me.upgrade()
     }
 
+    /// What reading the next completion of a send says to the queue.
+    pub(crate) fn reads(&self, requests: u64) -> Reads {
+        Reads { count: self.read.clone(), requests }
+    }
+
+    /// Places of the send queue that are the program's.
+    fn room(&self, state: &State) -> usize {
+        let taken = state.posted.saturating_sub(self.read.load(Ordering::Acquire));
+        (self.cap.max_send_wr as usize).saturating_sub(taken as usize)
+    }
+
+    /// Whether completions of it go there.
+    pub(crate) fn completes_to(&self, cq: &Cq) -> bool {
+        std::ptr::eq(Arc::as_ptr(&self.send_cq), cq) || std::ptr::eq(Arc::as_ptr(&self.recv_cq), cq)
+    }
+
     pub(crate) fn remote_access(&self) -> Access {
         Access::from_bits_retain(self.access.load(Ordering::Relaxed))
     }
@@ -267,9 +295,11 @@ impl Qp {
         }
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
             state.link = Link::Wire;
+            state.posted = 0;
             self.access.store(0, Ordering::Relaxed);
             self.send_cq.purge(self.qpn);
             self.recv_cq.purge(self.qpn);
+            self.read.store(0, Ordering::Release);
         }
         self.pump(&mut state, now);
         Ok(())
@@ -572,7 +602,9 @@ pub struct PostGuard<'a> {
 impl PostGuard<'_> {
     /// How many more can be posted now.
     pub fn room(&self) -> usize {
-        self.state.as_ref().map_or(0, |state| state.transport.send_room())
+        let room =
+            |state: &MutexGuard<'_, State>| self.qp.room(state).min(state.transport.send_room());
+        self.state.as_ref().map_or(0, room)
     }
 
     /// Posts one more.
@@ -581,7 +613,14 @@ impl PostGuard<'_> {
         if state.gone {
             return Err(PostError::State(QpState::Reset));
         }
-        state.transport.post_send(wr, data)
+        // A request keeps its place until the program has read its completion, or a later one (IBA 10.8.5.1): that
+        // is what keeps a program that does not poll from overrunning its CQ.
+        if self.qp.room(state) == 0 {
+            return Err(PostError::QueueFull { max: self.qp.cap.max_send_wr });
+        }
+        state.transport.post_send(wr, data)?;
+        state.posted += 1;
+        Ok(())
     }
 }
 

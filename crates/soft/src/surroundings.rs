@@ -17,12 +17,14 @@ pub(crate) struct Surroundings<'a> {
     pd: u32,
     /// The SRQ that a request on XRC names.
     selected: Option<Arc<Srq>>,
+    /// Requests that the next completion of a send covers.
+    covered: u64,
 }
 
 impl<'a> Surroundings<'a> {
     pub(crate) fn of(qp: &'a Qp) -> Surroundings<'a> {
         let regions = qp.host().regions.read();
-        Surroundings { qp, regions, pd: qp.pd().handle(), selected: None }
+        Surroundings { qp, regions, pd: qp.pd().handle(), selected: None, covered: 0 }
     }
 
     /// The QP's own rights come before the region's (IBA 9.7.4.1.4).
@@ -88,15 +90,19 @@ impl device::Device for Surroundings<'_> {
         self.selected.as_ref().or(self.qp.srq()).is_some_and(|srq| srq.take(wqe))
     }
 
+    fn covers(&mut self, requests: u64) {
+        self.covered = requests;
+    }
+
     fn complete(&mut self, queue: Queue, wc: Wc) {
         match queue {
-            Queue::Send => self.qp.send_cq().complete(wc),
+            Queue::Send => self.qp.send_cq().complete(wc, Some(self.qp.reads(self.covered))),
             Queue::Recv if self.qp.qp_type() == QpType::XrcRecv => {
                 if let Some(cq) = self.selected.as_ref().and_then(|srq| srq.cq()) {
-                    cq.complete(wc);
+                    cq.complete(wc, None);
                 }
             }
-            Queue::Recv => self.qp.recv_cq().complete(wc),
+            Queue::Recv => self.qp.recv_cq().complete(wc, None),
         }
     }
 

@@ -95,6 +95,11 @@ pub trait Device {
     /// Takes the next receive request of the QP's SRQ into `wqe`; false when there is none.
     fn srq_take(&mut self, wqe: &mut RecvWqe) -> bool;
 
+    /// The next completion of a send covers so many requests, counted since RESET: itself and all
+    /// before it, unsignaled ones included. Their places in the queue are the program's again once
+    /// it has read that completion (IBA 10.8.5.1).
+    fn covers(&mut self, _requests: u64) {}
+
     /// Adds a completion. One of a receive whose SRQ is gone meanwhile goes with it.
     fn complete(&mut self, queue: Queue, wc: Wc);
     /// Raises an asynchronous event.

@@ -15,6 +15,7 @@ impl Qp {
         if self.config.sq_sig_all || wqe.wr.flags.contains(SendFlags::SIGNALED) {
             let byte_len = if wqe.is_answered() { wqe.len as u32 } else { 0 };
             let wc = self.send_wc(&wqe, WcStatus::Success, VendorErr::None);
+            dev.covers(self.sends.head());
             dev.complete(Queue::Send, Wc { byte_len, ..wc });
         }
     }
@@ -29,6 +30,7 @@ impl Qp {
     ) {
         let Some(wqe) = self.sends.pop() else { return };
         let wc = self.send_wc(&wqe, status, why);
+        dev.covers(self.sends.head());
         dev.complete(Queue::Send, wc);
         if self.config.qp_type.is_reliable() {
             self.responder.forget();
@@ -48,6 +50,7 @@ impl Qp {
         }
         while let Some(wqe) = self.sends.pop() {
             let wc = self.send_wc(&wqe, WcStatus::WrFlushErr, VendorErr::Flushed);
+            dev.covers(self.sends.head());
             dev.complete(Queue::Send, wc);
         }
         self.requester.skip_to_tail(&self.sends);
