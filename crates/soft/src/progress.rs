@@ -162,6 +162,7 @@ impl Inner {
             defer,
         };
         did |= self.take_records(&mut |record| receiver.record(record));
+        self.mourn();
         // Silence counts only up to a moment before which everything that came has been taken: a thread that was off the
         // processor finds the answers it waited for in the socket.
         let mut heard = None;
@@ -627,6 +628,5 @@ impl Worker {
             return;
         };
         registry.service(&mut |path, src_port, packet| host.take_packet(path, src_port, packet));
-        host.mourn();
     }
 }
