@@ -10,6 +10,7 @@ use crate::side::{Side, move_to, outcomes, pair, wr};
 
 cases![
     an_overrun_is_told_and_loses_only_what_did_not_fit,
+    queue_pairs_of_a_queue_that_overran_go_to_err,
     a_full_queue_is_not_overrun,
     resizing_keeps_what_is_there,
     polling_takes_no_more_than_asked,
@@ -67,6 +68,30 @@ fn an_overrun_is_told_and_loses_only_what_did_not_fit(f: &Fabric) {
     let qp = flushing(&side, &side.cq);
     complete(&qp, 5);
     assert_eq!(take(&side.cq, 9), [5]);
+}
+
+fn queue_pairs_of_a_queue_that_overran_go_to_err(f: &Fabric) {
+    let (a, b) = f.two();
+    let small = a.context.create_cq(2, None, 0).unwrap();
+    let cqe = small.cqe() as u64;
+    let init = QpInit { send_cq: small.clone(), ..a.init(QpType::Rc) };
+    let qp = || a.pd.create_qp(&init).unwrap();
+    let (x, other, y, z) = (qp(), qp(), b.qp(QpType::Rc), b.qp(QpType::Rc));
+    crate::side::join(&a, &x, &b, &y, |_| {});
+    crate::side::join(&a, &other, &b, &z, |_| {});
+    let (apart, _w) = pair(&a, &b, QpType::Rc);
+    other.post_recv(1, &[a.sge(0, 8)]).unwrap();
+    for i in 0..=cqe {
+        x.post_send(&b.remote(i, WrOpcode::Write, 0), Payload::Sges(&[a.sge(0, 8)])).unwrap();
+    }
+    assert_eq!(f.event(&a).kind, EventKind::CqErr);
+    // All that complete there, and no others.
+    f.until("their end", || x.state() == QpState::Err && other.state() == QpState::Err);
+    assert_eq!(apart.state(), QpState::Rts);
+    assert_eq!(outcomes(&f.completions(&a, 1)), [(1, WcStatus::WrFlushErr)]);
+    assert!(take(&small, 9).into_iter().eq(0..cqe));
+    apart.post_send(&b.remote(5, WrOpcode::Write, 0), Payload::Sges(&[a.sge(0, 8)])).unwrap();
+    assert_eq!(outcomes(&f.completions(&a, 1)), [(5, WcStatus::Success)]);
 }
 
 fn a_full_queue_is_not_overrun(f: &Fabric) {

@@ -17,6 +17,7 @@ cases![
     shared_receive_queues_have_limits,
     objects_of_another_context_are_refused,
     a_full_queue_takes_no_more_and_keeps_what_it_has,
+    a_send_keeps_its_place_until_its_completion_is_read,
     lists_longer_than_the_queue_takes_are_refused,
     posting_is_refused_before_its_state,
     operations_a_service_does_not_have_are_refused,
@@ -213,6 +214,48 @@ fn a_full_queue_takes_no_more_and_keeps_what_it_has(f: &Fabric) {
     x.post_send(&wr(1, WrOpcode::Send), Payload::Sges(&[a.sge(0, 8)])).unwrap();
     y.post_recv(1, &[b.sge(0, 8)]).unwrap();
     assert_eq!(f.completion(&a).status, WcStatus::Success);
+}
+
+fn a_send_keeps_its_place_until_its_completion_is_read(f: &Fabric) {
+    let (a, b) = f.two();
+    let (x, _y) = pair(&a, &b, QpType::Rc);
+    let depth = u64::from(x.cap().max_send_wr);
+    let post = |i, flags| {
+        let request = SendWr { flags, ..b.remote(i, WrOpcode::Write, 0) };
+        x.post_send(&request, Payload::Sges(&[a.sge(0, 8)])).map_err(|e| post_errno(&e))
+    };
+    for i in 0..depth {
+        post(i, SendFlags::SIGNALED).unwrap();
+    }
+    f.until("all are acknowledged", || x.counters().tx_messages == depth);
+    // IBA 10.8.5.1: it is outstanding until the program has read of its end.
+    assert_eq!(post(99, SendFlags::SIGNALED), Err(ENOMEM));
+    for _ in 0..10 {
+        assert_eq!(a.cq.poll(1, |_| {}).unwrap(), 1);
+        post(99, SendFlags::SIGNALED).unwrap();
+        assert_eq!(post(99, SendFlags::SIGNALED), Err(ENOMEM));
+    }
+    f.until("ten more", || x.counters().tx_messages == depth + 10);
+    assert_eq!(a.poll().len() as u64, depth);
+    // Unsignaled ones with the next that is signaled.
+    for i in 1..depth {
+        post(i, SendFlags::empty()).unwrap();
+    }
+    post(100, SendFlags::SIGNALED).unwrap();
+    f.until("all are acknowledged", || x.counters().tx_messages == 2 * depth + 10);
+    assert_eq!(post(99, SendFlags::SIGNALED), Err(ENOMEM));
+    assert_eq!(outcomes(&a.poll()), [(100, WcStatus::Success)]);
+    for i in 0..depth {
+        post(i, SendFlags::SIGNALED).unwrap();
+    }
+    assert_eq!(post(99, SendFlags::SIGNALED), Err(ENOMEM));
+    // RESET gives all back.
+    side::move_to(&x, QpState::Reset);
+    side::connect(&x, &attr(b.gid(), 0x1234));
+    for i in 0..depth {
+        post(i, SendFlags::SIGNALED).unwrap();
+    }
+    assert_eq!(post(99, SendFlags::SIGNALED), Err(ENOMEM));
 }
 
 fn lists_longer_than_the_queue_takes_are_refused(f: &Fabric) {

@@ -61,11 +61,16 @@ struct End {
     words: Vec<u64>,
     /// A READ or atomic of a place that may change is under way.
     must_fence: bool,
+    /// Requests posted since one that was signaled: the queue has their places back with the next such.
+    unsignaled: usize,
     next_id: u64,
     /// Messages that the peer has acknowledged, and those that came from it.
     acknowledged: u64,
     received: u64,
 }
+
+/// A shared queue, and the places of the receives posted to it.
+type Pool = (Arc<Srq>, BTreeMap<u64, u64>);
 
 struct Run {
     seed: u64,
@@ -74,7 +79,7 @@ struct Run {
     sides: [Side; 2],
     connections: Vec<[End; 2]>,
     /// Where a side shares its receives: the queue, and the places of those posted.
-    shared: [Option<(Arc<Srq>, BTreeMap<u64, u64>)>; 2],
+    shared: [Option<Pool>; 2],
 }
 
 impl Run {
@@ -123,6 +128,7 @@ impl Run {
                 written: vec![0; PLACE as usize],
                 words: vec![0; WORD_COUNT as usize],
                 must_fence: false,
+                unsignaled: 0,
                 next_id: 0,
                 acknowledged: 0,
                 received: 0,
@@ -257,7 +263,7 @@ impl Run {
                 _ => WRITTEN + within,
             };
         let mut flags = SendFlags::empty();
-        flags.set(SendFlags::SIGNALED, random.u8(0..3) > 0);
+        flags.set(SendFlags::SIGNALED, random.u8(0..3) > 0 || end.unsignaled == 8);
         flags.set(SendFlags::SOLICITED, random.bool());
         let changes = matches!(opcode, Write | WriteWithImm | CompareSwap | FetchAdd);
         let fence = end.must_fence && changes || random.u8(0..8) == 0;
@@ -290,6 +296,7 @@ impl Run {
             Err(error) => panic!("seed {}: {error}", self.seed),
         }
         end.scratch += u64::from(len).next_multiple_of(8);
+        end.unsignaled = if flags.contains(SendFlags::SIGNALED) { 0 } else { end.unsignaled + 1 };
         end.must_fence = (end.must_fence && !fence) || (opcode == Read && changing);
 
         let (at, to) = (within as usize, within as usize + len as usize);
@@ -446,6 +453,7 @@ impl Run {
                 end.acknowledged += u64::from(request.message);
             }
             end.must_fence = false;
+            end.unsignaled = 0;
         }
         let ends = &mut self.connections[n];
         for side in 0..2 {
@@ -556,12 +564,7 @@ impl Run {
 }
 
 /// The place of the receive that completed: the oldest of a queue pair's own, any of a shared queue.
-fn taken(
-    end: &mut End,
-    shared: &mut Option<(Arc<Srq>, BTreeMap<u64, u64>)>,
-    wc: &Wc,
-    seed: u64,
-) -> u64 {
+fn taken(end: &mut End, shared: &mut Option<Pool>, wc: &Wc, seed: u64) -> u64 {
     if let Some((_, posted)) = shared {
         return posted.remove(&wc.wr_id).unwrap_or_else(|| panic!("seed {seed}: {wc:?} twice"));
     }
