@@ -2,7 +2,6 @@
 //! case runs in a network namespace of its own: the test makes it and runs itself in it. That needs root and iproute2;
 //! without them these tests fail and say so.
 
-#[allow(dead_code)]
 mod common;
 
 use std::io::{BufRead, BufReader};
