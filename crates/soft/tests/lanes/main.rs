@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ironverbs_soft::local::{Inbound, Lanes};
 use ironverbs_soft::registry::{JoinOptions, Registry};
-use ironverbs_sys::unix::{Datagrams, Name, wait_readable};
+use ironverbs_sys::unix::{Connection, Datagrams, Name, wait_readable};
 
 use process::*;
 use transfer::*;
@@ -339,6 +339,52 @@ fn an_offer_in_anothers_name_is_not_taken() {
     assert!(send(&offer(own, 1, 1)[..9], true).is_empty());
     // As a whole it is taken, or the above would prove nothing.
     assert_eq!(send(&offer(own, 1, 1), true), [own]);
+}
+
+/// Of another user: tries to be given the group, to have a lane taken, and to wake a member.
+fn stranger(options: &JoinOptions, uid: u32) {
+    ironverbs_sys::process::become_user(65_534, 65_534).unwrap();
+    let name = |last: &str| {
+        let name = format!("{}:{}/{uid}/0{last}", options.namespace, options.port);
+        Name::new(name.as_bytes()).unwrap()
+    };
+    let entry = Connection::connect(&name("")).unwrap();
+    let from = Datagrams::unbound().unwrap();
+    let (_producer, ring) = ironverbs_soft::local::Producer::create().unwrap();
+    for (bytes, fds) in
+        [(offer(0, 1, 1), vec![ring.as_fd()]), (offer(1, 1, 1), vec![]), (vec![5], vec![])]
+    {
+        from.send_with(&name("/mail"), &[io::IoSlice::new(&bytes)], &fds).unwrap();
+    }
+    assert!(wait_readable(&[entry.as_fd()], WATCHDOG).unwrap());
+    let answer = entry.recv(&mut [0; 64]).map(|answer| answer.map(|answer| answer.len));
+    say(&format!("tried {answer:?}"));
+    told();
+}
+
+#[test]
+fn another_user_finds_no_way_in() {
+    let _shared = COUNTING.read();
+    let uid = ironverbs_sys::process::uid();
+    if uid != 0 {
+        eprintln!("skipped: becoming another user takes root");
+        return;
+    }
+    let options = options(12);
+    let registry = Registry::join(&options).unwrap();
+    assert_eq!(registry.slot(), 0);
+    let stranger = Member::start(&options, &format!("stranger {uid}"), &|| serve(&registry));
+    let mut answer = None;
+    eventually("the stranger is turned away", || {
+        serve(&registry);
+        answer = answer.take().or_else(|| stranger.try_line());
+        answer.is_some()
+    });
+    // The connection was closed without a message.
+    assert_eq!(answer.unwrap(), "tried Ok(Some(0))");
+    serve(&registry);
+    assert!(inbound(registry.lanes()).is_empty());
+    assert!(registry.lanes().deaths().is_empty());
 }
 
 #[test]

@@ -73,6 +73,11 @@ impl Member {
         }
     }
 
+    /// The next thing it says, if it has said something.
+    pub(crate) fn try_line(&self) -> Option<String> {
+        self.lines.try_recv().ok()
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -105,6 +110,12 @@ pub(crate) fn role() -> Option<(Registry, Vec<String>)> {
     let mut words = role.split(' ').map(str::to_owned);
     let port = words.next()?.parse().ok()?;
     let options = JoinOptions { port, namespace: words.next()?, lanes: words.next()? == "1" };
+    let mut words = words.peekable();
+    if words.next_if_eq("stranger").is_some() {
+        say("joined 65535");
+        crate::stranger(&options, words.next()?.parse().ok()?);
+        std::process::exit(0);
+    }
     let registry = Registry::join(&options).unwrap();
     say(&format!("joined {}", registry.slot()));
     Some((registry, words.collect()))
