@@ -182,7 +182,7 @@ impl Qp {
 
     /// State now.
     pub fn state(&self) -> QpState {
-        self.state.lock().transport.state()
+        self.query().state
     }
 
     /// Capabilities granted, each at least what was asked for.
@@ -369,6 +369,10 @@ impl Qp {
 
     /// Its attributes (ibv_query_qp(3)).
     pub fn query(&self) -> QpAttr {
+        // A fork's copy of the lock may be held for ever; there the QP is as good as reset.
+        if self.own().is_err() {
+            return QpAttr::default();
+        }
         self.state.lock().transport.query()
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use ironverbs_transport::device::RecvWqe;
 use ironverbs_transport::qp::PostError;
-use ironverbs_transport::verbs::Sge;
+use ironverbs_transport::verbs::{QpState, Sge};
 use parking_lot::Mutex;
 
 use crate::context::limits;
@@ -161,6 +161,8 @@ impl Srq {
 
     /// Posts a receive (ibv_post_srq_recv(3)).
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        // A fork's copy of the lock may be held for ever.
+        self.context().inner().check().map_err(|_| PostError::State(QpState::Reset))?;
         self.ring.lock().push(wr_id, sges)
     }
 
@@ -182,6 +184,7 @@ impl Srq {
 
     /// Resizes the queue, arms the limit, or both (ibv_modify_srq(3)). On an error nothing has changed.
     pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Error> {
+        self.context().inner().check()?;
         self.identity.check()?;
         let mut ring = self.ring.lock();
         if let Some(max_wr) = max_wr {
