@@ -22,7 +22,7 @@ fn expected() -> Vec<String> {
 
 pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     let mut output = String::new();
-    cases.case("guest", seconds(1500), |case| {
+    cases.always("guest", seconds(1500), |case| {
         let script = tree::root().join("tests/interop.sh");
         let program = vm::program()
             .args(["--timeout", "1200", "--", "bash"])
@@ -37,11 +37,15 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
         }
     });
     for name in expected() {
-        let passed = output.lines().any(|line| line.trim() == format!("ok {name}"));
-        let failed = format!("FAILED {name}: ");
-        let why = output.lines().find_map(|line| line.trim().strip_prefix(&failed));
-        let why = why.unwrap_or("the guest reported nothing").to_owned();
-        cases.verdict(&name, (!passed).then_some(why));
+        cases.case(&name, seconds(1), |_| {
+            let lines = || output.lines().map(str::trim);
+            let failed = format!("FAILED {name}: ");
+            match lines().find_map(|line| line.strip_prefix(&failed)) {
+                Some(why) => Err(why.into()),
+                None if lines().any(|line| line == format!("ok {name}")) => Ok(()),
+                None => Err("the guest reported nothing".into()),
+            }
+        });
     }
     Ok(())
 }

@@ -48,25 +48,19 @@ impl Cases<'_> {
         limit: Duration,
         body: impl FnOnce(&mut Case) -> Outcome,
     ) {
-        let name = name.as_ref();
-        if self.filter.case(self.step, name) {
-            self.verdicts.push(case::run(self.step, name, limit, body));
+        if self.filter.case(self.step, name.as_ref()) {
+            self.always(name.as_ref(), limit, body);
         }
     }
 
-    /// Adds a test that ran elsewhere.
-    fn verdict(&mut self, name: &str, failure: Option<String>) {
-        if self.filter.case(self.step, name) {
-            self.case_of(name, failure);
-        }
+    /// Runs one test that others of the step need.
+    fn always(&mut self, name: &str, limit: Duration, body: impl FnOnce(&mut Case) -> Outcome) {
+        self.verdicts.push(case::run(self.step, name, limit, body));
     }
 
-    fn case_of(&mut self, name: &str, failure: Option<String>) {
-        let verdict = case::run(self.step, name, seconds(1), |_| match failure {
-            None => Ok(()),
-            Some(failure) => Err(failure.into()),
-        });
-        self.verdicts.push(verdict);
+    /// Adds a failure of the step itself.
+    fn failed(&mut self, name: &str, failure: Failure) {
+        self.always(name, seconds(1), |_| Err(failure));
     }
 }
 
@@ -313,7 +307,7 @@ fn run(step: &'static Step, filter: &Filter, staged: &mut Option<bool>) -> Finis
     // Installing what is missing is not the test's time, but is bounded by apt's own patience.
     let outcome = prepare(step, staged).and_then(|()| (step.run)(&mut cases));
     if let Err(failure) = outcome {
-        cases.case_of("preparations", Some(failure.to_string()));
+        cases.failed("preparations", failure);
     }
     Finished { step, time: started.elapsed(), verdicts: cases.verdicts }
 }
