@@ -4,6 +4,8 @@
 //!
 //! Lines hold a cell each besides their header word: loom reports it when both sides touch one at a
 //! time. A wake that is lost is a deadlock, which loom reports too.
+//!
+//! `cargo test -p ironverbs-soft --test lanes_model`; it takes half a minute.
 
 use ironverbs_soft::local::protocol::{Memory, Reader, Word, Writer};
 use loom::cell::UnsafeCell;
