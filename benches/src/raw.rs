@@ -117,7 +117,7 @@ fn wait(word: &AtomicU64, value: u64) {
         std::hint::spin_loop();
         spins = spins.wrapping_add(1);
         // Where both threads are on one core, it must change hands.
-        if spins % 4096 == 0 {
+        if spins.is_multiple_of(4096) {
             std::thread::yield_now();
         }
     }

@@ -74,8 +74,11 @@ fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
 }
 
 fn device(host: &Host, interface: &str) -> Arc<Device> {
-    let mut devices = host.devices().unwrap().into_iter();
-    devices.find(|device| device.interface() == interface).unwrap()
+    // An interface that was just set up passes packets a moment later.
+    until(interface, || {
+        let mut devices = host.devices().unwrap().into_iter();
+        devices.find(|device| device.interface() == interface)
+    })
 }
 
 fn open(device: &Arc<Device>) -> Arc<Context> {
@@ -129,6 +132,8 @@ fn every_interface_that_is_up_and_has_an_address_is_a_device() {
         ip("link set idle up");
         ip("address add 10.9.2.1/24 dev down");
         let host = host();
+        device(&host, "va");
+        device(&host, "vb");
         let found = names(&host);
         let interfaces: Vec<_> = found.iter().map(|(_, interface)| &interface[..]).collect();
         assert!(interfaces.contains(&"va") && interfaces.contains(&"vb"), "{found:?}");
@@ -243,6 +248,8 @@ fn the_same_device_is_the_same_object() {
     alone("the_same_device_is_the_same_object", || {
         cable();
         let host = host();
+        device(&host, "va");
+        device(&host, "vb");
         let before = host.devices().unwrap();
         ip("link set va down");
         ip("link set va up");
