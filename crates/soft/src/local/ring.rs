@@ -130,7 +130,6 @@ impl Producer {
     /// None: the ring is full, and the consumer has been told so; `len` is beyond [`MAX_RECORD`]; or
     /// the lane [is closed](Producer::is_closed). Whoever sleeps while the ring is full calls
     /// [`Producer::prepare_sleep`] first, or is not woken.
-    #[allow(dead_code, reason = "for the progress engine, which gathers packets in place")]
     #[inline]
     pub(crate) fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         let line = self.writer.reserve(len)?;
@@ -233,7 +232,6 @@ impl Record<'_> {
 
     /// Its bytes, in place. The other process may change them at any time: copy what a decision
     /// depends on ([`Record::copy_prefix`]), and read each byte of the rest once, by copying it.
-    #[allow(dead_code, reason = "for the progress engine, which scatters packets from their place")]
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: within the mapping, as in `copy_prefix`. This process does not write them before
