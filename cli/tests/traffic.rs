@@ -16,23 +16,31 @@ struct Server {
     process: Background,
     tcp: String,
     udp: String,
+    path: &'static str,
 }
 
 impl Server {
     fn start(arguments: &[&str]) -> Server {
+        Server::start_by("auto", arguments)
+    }
+
+    /// One whose clients it reaches by UDP ("wire") or by shared memory ("auto").
+    fn start_by(path: &'static str, arguments: &[&str]) -> Server {
         let udp = udp_port().to_string();
         let mut command = command(IRONVERBS, arguments);
         command.args(["--server", "--port", "0"]).env("IRONVERBS_UDP_PORT", &udp);
+        command.env("IRONVERBS_PATH", path);
         let process = Background::start(command);
         let line = process.line();
         let tcp = line.rsplit(' ').next().unwrap().to_owned();
         assert!(line.starts_with("listening on "), "{line}");
-        Server { process, tcp, udp }
+        Server { process, tcp, udp, path }
     }
 
     fn client(&self, arguments: &[&str]) -> Command {
         let mut command = command(IRONVERBS, arguments);
         command.args(["--port", &self.tcp]).env("IRONVERBS_UDP_PORT", &self.udp);
+        command.env("IRONVERBS_PATH", self.path);
         command
     }
 
@@ -425,7 +433,7 @@ fn a_server_that_is_killed() {
 /// The path is cut while TCP lives on: the completion tells, with reason and hint.
 #[test]
 fn a_server_that_is_stopped() {
-    let server = Server::start(&["perf"]);
+    let server = Server::start_by("wire", &["perf"]);
     let client = Background::start(server.client(&[
         "perf",
         "127.0.0.1",
@@ -448,6 +456,31 @@ fn a_server_that_is_stopped() {
     for part in ["RETRY_EXC_ERR (12)", "vendor_err 8", "hint: ", "RC write of 8 bytes"] {
         assert!(text.contains(part), "{part}: {text}");
     }
+}
+
+/// On one host it is known to live: it is slow, not dead.
+#[test]
+fn a_server_that_is_stopped_for_a_while() {
+    let server = Server::start(&["perf"]);
+    let client = Background::start(server.client(&[
+        "perf",
+        "127.0.0.1",
+        "--op",
+        "write",
+        "--bw",
+        "-t",
+        "3",
+        "-s",
+        "8",
+    ]));
+    std::thread::sleep(Duration::from_millis(700));
+    let pid = server.process.id().to_string();
+    for name in ["-STOP", "-CONT"] {
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+        // Longer than the retries of a network last.
+        std::thread::sleep(Duration::from_millis(1_500));
+    }
+    client.wait().ok();
 }
 
 #[test]

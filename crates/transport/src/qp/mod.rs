@@ -36,7 +36,7 @@ use self::recv_queue::RecvQueue;
 use self::requester::Requester;
 use self::responder::Responder;
 use self::send_queue::SendQueue;
-use crate::device::{Device, Instant, QpEvent, Sink};
+use crate::device::{Device, Instant, Sink};
 use crate::verbs::{QpAttr, QpCap, QpState, QpType, VendorErr, WcStatus};
 
 /// What a queue pair is created with and keeps.
@@ -184,19 +184,15 @@ impl Qp {
         self.held = held;
     }
 
-    /// The peer's process is dead. What waits for it fails as if the retries were exceeded, which on
-    /// a network they would be (IBA 9.9.2); a connection that only waits to receive, which there
-    /// would wait for ever, goes to the error state too.
+    /// The peer's process is gone. What waits for it fails as if the retries were exceeded, which on
+    /// a network they would be (IBA 9.9.2). A connection that only waits to receive goes on waiting,
+    /// as there: the peer may have ended in good order, and its last messages are not to be followed
+    /// by errors.
     pub fn lose_peer<D: Device + ?Sized>(&mut self, dev: &mut D) {
         self.held = false;
-        if self.peer().is_none() || self.attr.state == QpState::Err {
-            return;
-        }
-        if self.config.qp_type.is_reliable() && self.sends_requests() && !self.sends.is_empty() {
+        let waits = self.sends_requests() && !self.sends.is_empty();
+        if self.config.qp_type.is_reliable() && waits {
             self.fail_send(WcStatus::RetryExcErr, VendorErr::RetryExceeded, dev);
-        } else {
-            dev.event(QpEvent::Fatal);
-            self.enter_error(dev);
         }
     }
 
