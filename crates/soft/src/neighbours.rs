@@ -157,14 +157,13 @@ impl Inner {
         }
     }
 
-    /// Fails what waits for processes that died.
+    /// Lets the QPs of processes that are gone run out of retries.
     pub(crate) fn mourn(&self) {
         let Some(lanes) = self.lanes() else { return };
         for slot in lanes.deaths() {
-            let now = self.clock.now();
             let qps: Vec<_> = self.qps.read().all().collect();
             for qp in qps {
-                qp.lose_peer(slot, now);
+                qp.lose_peer(slot);
             }
         }
     }

@@ -522,14 +522,13 @@ impl Qp {
         }
     }
 
-    /// The process in `slot` is dead.
-    pub(crate) fn lose_peer(&self, slot: u16, now: Instant) {
+    /// The process in `slot` is gone. Silence counts from now on, as on a network: what waits for the peer runs out of
+    /// retries. At once would be too early: a program that ends in good order leaves messages behind that nobody wants.
+    pub(crate) fn lose_peer(&self, slot: u16) {
         let mut state = self.state.lock();
         if state.is_connected(slot) && !state.gone {
-            let mut surroundings = Surroundings::of(self);
-            state.transport.lose_peer(&mut surroundings);
-            drop(surroundings);
-            self.pump(&mut state, now);
+            state.transport.hold_timeouts(false);
+            self.set_timer(&mut state);
         }
     }
 

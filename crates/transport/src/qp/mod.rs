@@ -37,7 +37,7 @@ use self::requester::Requester;
 use self::responder::Responder;
 use self::send_queue::SendQueue;
 use crate::device::{Device, Instant, Sink};
-use crate::verbs::{QpAttr, QpCap, QpState, QpType, VendorErr, WcStatus};
+use crate::verbs::{QpAttr, QpCap, QpState, QpType};
 
 /// What a queue pair is created with and keeps.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -182,18 +182,6 @@ impl Qp {
     /// begins anew at the cost of no retry, and no probes are sent.
     pub fn hold_timeouts(&mut self, held: bool) {
         self.held = held;
-    }
-
-    /// The peer's process is gone. What waits for it fails as if the retries were exceeded, which on
-    /// a network they would be (IBA 9.9.2). A connection that only waits to receive goes on waiting,
-    /// as there: the peer may have ended in good order, and its last messages are not to be followed
-    /// by errors.
-    pub fn lose_peer<D: Device + ?Sized>(&mut self, dev: &mut D) {
-        self.held = false;
-        let waits = self.sends_requests() && !self.sends.is_empty();
-        if self.config.qp_type.is_reliable() && waits {
-            self.fail_send(WcStatus::RetryExcErr, VendorErr::RetryExceeded, dev);
-        }
     }
 
     /// Takes a packet addressed to this QP whose ICRC was right. `path` is the packet's own: its
