@@ -72,6 +72,9 @@ impl State {
     }
 }
 
+/// How often, at the end of a QP, a full lane is tried for what the peer is owed: for 50 ms.
+const LAST_TRIES: u32 = 500;
+
 /// What is left to do after packets were handled.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
@@ -557,18 +560,38 @@ impl Qp {
         Ok(())
     }
 
+    /// Sends what is owed; false while a lane has no room for it.
+    fn owes_nothing(&self, state: &mut State, now: Instant) -> bool {
+        let State { transport, link: Link::Lane(lane), .. } = state else {
+            self.pump(state, now);
+            return true;
+        };
+        if !lane.is_alive() {
+            return true;
+        }
+        let mut surroundings = Surroundings::of(self);
+        let mut sink = LaneSink::new(lane);
+        let sent = transport.transmit_owed(&mut surroundings, &mut sink);
+        let full = sink.finish();
+        sent || !full
+    }
+
     fn release(&self) -> Result<(), Error> {
         let host = self.host();
         host.check()?;
         self.identity.retire()?;
         self.detach_all_mcast();
         host.qps.write().remove(self.qpn, host.now());
-        {
+        // The peer's last requests were carried out, and it is to know, also where the lane to it is full at the moment.
+        for _ in 0..LAST_TRIES {
             let mut state = self.state.lock();
-            // The peer's last requests were carried out, and it is to know.
-            self.pump(&mut state, host.now());
-            state.gone = true;
+            if self.owes_nothing(&mut state, host.now()) {
+                break;
+            }
+            drop(state);
+            std::thread::sleep(std::time::Duration::from_micros(100));
         }
+        self.state.lock().gone = true;
         self.send_cq.purge(self.qpn);
         self.recv_cq.purge(self.qpn);
         for users in [&self.pd.users, &self.send_cq.users, &self.recv_cq.users] {

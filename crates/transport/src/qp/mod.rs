@@ -242,6 +242,15 @@ impl Qp {
         }
     }
 
+    /// Sends what the responder owes and no request: for the end of a QP. False if the sink is full.
+    pub fn transmit_owed<D: Device + ?Sized, S: Sink + ?Sized>(
+        &mut self,
+        dev: &mut D,
+        sink: &mut S,
+    ) -> bool {
+        self.transmit_responses(dev, sink) && !self.owes_ack()
+    }
+
     /// What [`transmit`](Qp::transmit) would do.
     pub fn output(&self) -> Output {
         if self.has_flushable() || self.owes_response() || self.can_send() {
