@@ -4,7 +4,8 @@
 //! headers that the opcode calls for, the payload padded to a multiple of four bytes, and a
 //! four-byte invariant CRC. Here the UDP payload without the CRC is a [`Packet`], what the IP
 //! header adds is a [`Path`], and [`icrc`] ties the two together. What arrives from a network is
-//! parsed in this crate and nowhere else; nothing here allocates.
+//! parsed in this crate and nowhere else; nothing here allocates. [`mad`] has what the payload of
+//! a packet to QP1 is.
 //!
 //! Clauses cited as "IBA" are those of the InfiniBand Architecture Specification, volume 1,
 //! release 1.4, and its annex A17 (RoCEv2).
@@ -14,6 +15,7 @@ mod gid;
 pub mod grh;
 mod headers;
 pub mod icrc;
+pub mod mad;
 mod mtu;
 pub mod opcode;
 mod packet;

@@ -2,5 +2,6 @@
 
 mod captures;
 mod damage;
+mod mads;
 mod pcap;
 mod properties;
