@@ -163,13 +163,14 @@ impl<T> FdQueue<T> {
     }
 
     /// Takes out the entries that `gone` names.
-    pub(crate) fn remove(&self, gone: impl Fn(&T) -> bool) {
+    pub(crate) fn remove(&self, gone: impl Fn(&T) -> bool) -> Vec<T> {
         let mut queue = self.queue.lock();
-        let before = queue.len();
-        queue.retain(|item| !gone(item));
-        for _ in queue.len()..before {
+        let (removed, kept): (Vec<T>, Vec<T>) = queue.drain(..).partition(&gone);
+        queue.extend(kept);
+        for _ in &removed {
             let _ = self.fd.try_read();
         }
+        removed
     }
 }
 
@@ -243,6 +244,6 @@ impl AsyncQueue {
 
     /// Takes out the events of an object.
     pub(crate) fn forget<T>(&self, object: *const T) {
-        self.0.remove(|(_, source)| source.is(object.cast()));
+        drop(self.0.remove(|(_, source)| source.is(object.cast())));
     }
 }

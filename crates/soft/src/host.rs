@@ -13,6 +13,7 @@ use ironverbs_transport::device::Instant;
 use ironverbs_wire::Gid;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use crate::cm;
 use crate::config::DataPath;
 use crate::context::first_handle;
 use crate::device::Devices;
@@ -43,6 +44,7 @@ pub(crate) struct Inner {
     pub(crate) xrc: Domains,
     pub(crate) groups: Groups,
     pub(crate) timers: Timers,
+    pub(crate) cm: cm::Manager,
     pub(crate) engine: Mutex<Engine>,
     pub(crate) wire: OnceLock<Wire>,
     /// Polls so far: the background thread keeps out while they rise.
@@ -215,6 +217,7 @@ impl Inner {
             xrc: Domains::default(),
             groups: Groups::default(),
             timers: Timers::default(),
+            cm: cm::Manager::default(),
             engine: Mutex::new(Engine::new()),
             wire: OnceLock::new(),
             polls: AtomicU64::new(0),
@@ -275,6 +278,16 @@ impl Inner {
             Interfaces::Fixed(interfaces) => self.devices.lock().refresh(self, interfaces),
         }
         Ok(())
+    }
+
+    /// The devices present when the interfaces were last looked at.
+    pub(crate) fn present_devices(&self) -> Vec<Arc<Device>> {
+        self.devices.lock().present()
+    }
+
+    /// Whether it lives in a simulated network.
+    pub(crate) fn is_simulated(&self) -> bool {
+        matches!(self.interfaces, Interfaces::Fixed(_))
     }
 
     /// A CQ overran. Its QPs fail in the next round: here one of them may be locked.

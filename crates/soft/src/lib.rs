@@ -7,6 +7,7 @@
 
 mod ah;
 mod channel;
+pub mod cm;
 pub mod config;
 mod context;
 mod counters;

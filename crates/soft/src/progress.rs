@@ -17,6 +17,7 @@ use ironverbs_wire::{ICRC_LEN, Packet, Path, peek_dest_qpn};
 
 use crate::Host;
 use crate::Qp;
+use crate::cm;
 use crate::host::Inner;
 use crate::link::max_ident;
 use crate::multicast;
@@ -202,6 +203,10 @@ impl Inner {
     pub(crate) fn run_timers(&self, now: Instant) -> bool {
         let mut did = self.fail_overrun();
         while let Some((deadline, qpn)) = self.timers.pop(now) {
+            if qpn == cm::TIMER {
+                self.cm.timeout(now);
+                continue;
+            }
             let qp = self.qps.read().get(qpn);
             if let Some(qp) = qp {
                 qp.timer(deadline, now);

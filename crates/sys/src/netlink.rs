@@ -6,8 +6,10 @@
 pub(crate) mod frame;
 mod interfaces;
 mod monitor;
+mod neighbour;
 mod route;
 
 pub use interfaces::{Address, Interface, interfaces};
 pub use monitor::Monitor;
+pub use neighbour::{Neighbour, neighbour};
 pub use route::{Route, route_through, route_to};

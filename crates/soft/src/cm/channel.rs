@@ -1,0 +1,75 @@
+//! Event channels.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Weak};
+
+use super::event::{Queued, Subject};
+use super::{CmError, CmEvent, CmId};
+use crate::Host;
+use crate::event::FdQueue;
+
+/// Where events are told (rdma_create_event_channel(3)). A process may have several.
+#[derive(Debug)]
+pub struct EventChannel {
+    host: Host,
+    queue: FdQueue<Queued>,
+}
+
+impl EventChannel {
+    /// A channel of this Host.
+    ///
+    /// # Errors
+    /// ENODEV: the Host has no device. Otherwise as eventfd(2).
+    pub fn new(host: &Host) -> Result<Arc<EventChannel>, CmError> {
+        super::address::require_device(host)?;
+        Ok(Arc::new(EventChannel { host: host.clone(), queue: FdQueue::new()? }))
+    }
+
+    /// Its Host.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Readable while an event waits; the caller may poll it and set O_NONBLOCK.
+    pub fn fd(&self) -> RawFd {
+        self.queue.fd()
+    }
+
+    /// The next event (rdma_get_cm_event(3)). Blocks unless the descriptor is O_NONBLOCK (then EAGAIN); EINTR when a
+    /// signal came.
+    ///
+    /// Where a queue pair is attached, it is made ready before its [`CmEventKind::Established`] is returned.
+    ///
+    /// [`CmEventKind::Established`]: super::CmEventKind::Established
+    pub fn next_event(&self) -> io::Result<CmEvent> {
+        // A request whose listener has gone meanwhile; dropped only when the queue is not locked any more.
+        let orphans = RefCell::new(Vec::new());
+        self.queue.next(|mut queued| {
+            let known = Subject::Known(Weak::new());
+            let id = match std::mem::replace(&mut queued.id, known) {
+                Subject::Known(id) => id.upgrade()?,
+                Subject::New(id) => id,
+            };
+            let listener = queued.listen_id.as_ref().map(Weak::upgrade);
+            if let Some(None) = listener {
+                orphans.borrow_mut().push(id);
+                return None;
+            }
+            Some(CmEvent::hand_out(queued, id, listener.flatten()))
+        })
+    }
+
+    pub(super) fn push(&self, event: Queued) {
+        self.queue.push(event);
+    }
+
+    /// Takes out the unread events of an id; of one that listens, the requests to it.
+    pub(super) fn take(&self, id: &CmId) -> Vec<Queued> {
+        self.queue.remove(|event| match &event.listen_id {
+            Some(listener) => std::ptr::eq(listener.as_ptr(), id),
+            None => event.id.is(id),
+        })
+    }
+}

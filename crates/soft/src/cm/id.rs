@@ -1,0 +1,441 @@
+//! Ids: the ends of connections, and what listens for them.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use ironverbs_transport::verbs::{AttrMask, QpAttr, QpState, QpType};
+use ironverbs_wire::{Gid, Mtu};
+use parking_lot::Mutex;
+
+use super::address::{self, Place};
+use super::event::{Outstanding, Queued, Subject};
+use super::ports::Sharing;
+use super::resolve::Waiting;
+use super::{
+    CmError, CmEventKind, ConnParam, Ece, EventChannel, EventParam, McJoin, PortSpace, Route,
+};
+use crate::event::EventKind;
+use crate::host::Inner;
+use crate::{Device, Error, Host, Qp};
+
+/// An id of the connection manager (rdma_create_id(3)).
+#[derive(Debug)]
+pub struct CmId {
+    pub(super) me: Weak<CmId>,
+    host: Host,
+    number: u64,
+    space: PortSpace,
+    qp_type: QpType,
+    cookie: AtomicUsize,
+    destroyed: AtomicBool,
+    channel: Mutex<Arc<EventChannel>>,
+    pub(super) outstanding: Outstanding,
+    pub(super) state: Mutex<State>,
+}
+
+/// Options of an id (rdma_set_option(3)).
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+pub struct Options {
+    /// Type of service: the traffic class of its packets.
+    pub tos: u8,
+    /// Its address may be shared with other ids that say so, unless one listens.
+    pub reuse_addr: bool,
+    /// IPv6's wildcard address does not stand for IPv4's.
+    pub af_only: bool,
+    /// Local ACK timeout of the queue pair: 4.096 us * 2^n, n below 32.
+    pub ack_timeout: Option<u8>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) phase: Phase,
+    pub(super) options: Options,
+    pub(super) local: Option<SocketAddr>,
+    pub(super) peer: Option<SocketAddr>,
+    /// Where it is bound to, or its peer is reached from.
+    pub(super) place: Option<Place>,
+    pub(super) dgid: Option<Gid>,
+    /// What the kernel's route says.
+    pub(super) mtu: Option<Mtu>,
+    pub(super) route: Option<Route>,
+    pub(super) waiting: Option<Waiting>,
+    /// A port that is to be given back.
+    pub(super) port: Option<u16>,
+    pub(super) qp: Option<Arc<Qp>>,
+    pub(super) ece: Ece,
+}
+
+/// What an id is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Idle,
+    Bound,
+    Listening,
+    AddrQuery,
+    AddrResolved,
+    RouteResolved,
+}
+
+impl Phase {
+    pub(super) fn refuses(self, what: &'static str) -> CmError {
+        let state = match self {
+            Phase::Idle => "new",
+            Phase::Bound => "bound",
+            Phase::Listening => "listening",
+            Phase::AddrQuery => "resolving its address",
+            Phase::AddrResolved => "resolved as to its address",
+            Phase::RouteResolved => "resolved as to its route",
+        };
+        CmError::State { what, state }
+    }
+}
+
+impl CmId {
+    /// A new id, whose events go to `channel`. The type of queue pair matters for [`PortSpace::Ib`]; elsewhere it is
+    /// the port space's own, if none is given.
+    pub fn new(
+        channel: &Arc<EventChannel>,
+        space: PortSpace,
+        qp_type: Option<QpType>,
+    ) -> Result<Arc<CmId>, CmError> {
+        let host = channel.host().clone();
+        host.0.check()?;
+        host.join()?;
+        let number = host.0.cm.number();
+        Ok(Arc::new_cyclic(|me| CmId {
+            me: me.clone(),
+            host,
+            number,
+            space,
+            qp_type: qp_type.unwrap_or(space.default_qp_type()),
+            cookie: AtomicUsize::new(0),
+            destroyed: AtomicBool::new(false),
+            channel: Mutex::new(channel.clone()),
+            outstanding: Outstanding::default(),
+            state: Mutex::new(State {
+                phase: Phase::Idle,
+                options: Options::default(),
+                local: None,
+                peer: None,
+                place: None,
+                dgid: None,
+                mtu: None,
+                route: None,
+                waiting: None,
+                port: None,
+                qp: None,
+                ece: Ece::default(),
+            }),
+        }))
+    }
+
+    /// Its number among the ids of this Host, from 1.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The caller's own word; 0 at first.
+    pub fn cookie(&self) -> usize {
+        self.cookie.load(Ordering::Acquire)
+    }
+
+    /// Sets the caller's own word.
+    pub fn set_cookie(&self, cookie: usize) {
+        self.cookie.store(cookie, Ordering::Release);
+    }
+
+    /// Its port space.
+    pub fn port_space(&self) -> PortSpace {
+        self.space
+    }
+
+    /// The type of its queue pair.
+    pub fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
+    /// The channel its events go to.
+    pub fn channel(&self) -> Arc<EventChannel> {
+        self.channel.lock().clone()
+    }
+
+    /// The address it is bound to, or has as source once its destination is resolved.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.state.lock().local
+    }
+
+    /// The address of its peer.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.state.lock().peer
+    }
+
+    /// The device it is bound to: known once it is bound to an address, resolved, or made by a request.
+    pub fn device(&self) -> Option<Arc<Device>> {
+        self.state.lock().place.as_ref().map(|place| place.device.clone())
+    }
+
+    /// Its port on the device; 0 before there is one.
+    pub fn port_num(&self) -> u8 {
+        u8::from(self.state.lock().place.is_some())
+    }
+
+    /// The source GID and its place in the table of the device.
+    pub fn gid(&self) -> Option<(u32, Gid)> {
+        self.state.lock().place.as_ref().map(|place| (place.gid_index, place.gid))
+    }
+
+    /// The destination GID, once resolved.
+    pub fn peer_gid(&self) -> Option<Gid> {
+        self.state.lock().dgid
+    }
+
+    /// The path to the peer, once the route is resolved or a request has come.
+    pub fn route(&self) -> Option<Route> {
+        self.state.lock().route
+    }
+
+    /// Its options.
+    pub fn options(&self) -> Options {
+        self.state.lock().options
+    }
+
+    /// Changes its options (rdma_set_option(3)).
+    ///
+    /// # Errors
+    /// EINVAL: an ack timeout of 32 or more; REUSEADDR or AFONLY once it is bound.
+    pub fn set_options(&self, options: Options) -> Result<(), CmError> {
+        self.check()?;
+        if options.ack_timeout.is_some_and(|timeout| timeout > 31) {
+            return Err(CmError::Invalid { what: "ack timeout", why: "it has five bits" });
+        }
+        let mut state = self.state.lock();
+        let old = state.options;
+        if state.phase != Phase::Idle && options.af_only != old.af_only {
+            return Err(state.phase.refuses("change AFONLY"));
+        }
+        state.options = options;
+        Ok(())
+    }
+
+    /// Binds it to a local address, or to all by a wildcard; port 0 picks one (rdma_bind_addr(3)).
+    ///
+    /// # Errors
+    /// EADDRINUSE, EADDRNOTAVAIL; ENODEV where no device has the address; EINVAL when it is bound already, or a
+    /// link-local address is without its scope.
+    pub fn bind(&self, addr: SocketAddr) -> Result<(), CmError> {
+        self.check()?;
+        let mut state = self.state.lock();
+        if state.phase != Phase::Idle {
+            return Err(state.phase.refuses("be bound"));
+        }
+        self.bind_locked(&mut state, addr)
+    }
+
+    pub(super) fn bind_locked(
+        &self,
+        state: &mut State,
+        mut addr: SocketAddr,
+    ) -> Result<(), CmError> {
+        let place = address::bind(self.inner(), addr)?;
+        let sharing =
+            Sharing { reuse: state.options.reuse_addr, family_only: state.options.af_only };
+        let port = self.inner().cm.ports.claim(self.number, self.space, addr, sharing)?;
+        addr.set_port(port);
+        state.port = Some(port);
+        state.local = Some(addr);
+        state.place = place;
+        state.phase = Phase::Bound;
+        Ok(())
+    }
+
+    /// Listens for requests (rdma_listen(3)); one that is not bound gets a port on every address. At most `backlog`
+    /// requests wait for [`CmId::accept`]; 0 stands for the most that are possible.
+    pub fn listen(&self, backlog: u32) -> Result<(), CmError> {
+        let _ = backlog;
+        self.check()?;
+        let mut state = self.state.lock();
+        if state.phase == Phase::Idle {
+            self.bind_locked(&mut state, SocketAddr::from(([0; 16], 0)))?;
+        }
+        let (Phase::Bound, Some(addr)) = (state.phase, state.local) else {
+            return Err(state.phase.refuses("listen"));
+        };
+        self.inner().cm.ports.listen(self.number, self.space, addr)?;
+        state.phase = Phase::Listening;
+        Ok(())
+    }
+
+    /// Attaches the queue pair of the connection, or takes it away. It is moved to INIT, a UD one to RTS; from then on
+    /// the id moves it as the connection goes, and takes numbers and flags from it.
+    pub fn attach_qp(&self, qp: Option<&Arc<Qp>>) -> Result<(), CmError> {
+        let _ = qp;
+        Err(not_yet("attaching a queue pair"))
+    }
+
+    /// The queue pair attached.
+    pub fn qp(&self) -> Option<Arc<Qp>> {
+        self.state.lock().qp.clone()
+    }
+
+    /// Asks the peer for a connection, or looks a UD peer up (rdma_connect(3)): ESTABLISHED (CONNECT_RESPONSE where
+    /// no queue pair is attached), REJECTED, UNREACHABLE or CONNECT_ERROR follows.
+    pub fn connect(&self, param: &ConnParam) -> Result<(), CmError> {
+        let _ = param;
+        Err(not_yet("connecting"))
+    }
+
+    /// Accepts a request (rdma_accept(3)): ESTABLISHED follows. Without parameters those of the request hold.
+    pub fn accept(&self, param: Option<&ConnParam>) -> Result<(), CmError> {
+        let _ = param;
+        Err(not_yet("accepting"))
+    }
+
+    /// Refuses a request, or the peer's response (rdma_reject(3)).
+    pub fn reject(&self, private_data: &[u8]) -> Result<(), CmError> {
+        let _ = private_data;
+        Err(not_yet("rejecting"))
+    }
+
+    /// Refuses a request because of the peer's options (rdma_reject_ece(3)).
+    pub fn reject_ece(&self) -> Result<(), CmError> {
+        Err(not_yet("rejecting"))
+    }
+
+    /// Completes the connection after CONNECT_RESPONSE (rdma_establish(3)).
+    pub fn establish(&self) -> Result<(), CmError> {
+        Err(not_yet("establishing"))
+    }
+
+    /// Ends the connection (rdma_disconnect(3)): DISCONNECTED follows on both sides, once.
+    pub fn disconnect(&self) -> Result<(), CmError> {
+        Err(not_yet("disconnecting"))
+    }
+
+    /// Tells of an asynchronous event of the queue pair (rdma_notify(3)); COMM_EST establishes the connection.
+    pub fn notify(&self, event: EventKind) -> Result<(), CmError> {
+        let _ = event;
+        Err(not_yet("notifying"))
+    }
+
+    /// Joins a multicast group (rdma_join_multicast_ex(3)): MULTICAST_JOIN follows, with `cookie`. A queue pair that
+    /// is attached is attached to the group before the event is read.
+    pub fn join_multicast(
+        &self,
+        group: SocketAddr,
+        how: McJoin,
+        cookie: usize,
+    ) -> Result<(), CmError> {
+        let _ = (group, how, cookie);
+        Err(not_yet("multicast"))
+    }
+
+    /// Leaves a multicast group (rdma_leave_multicast(3)).
+    pub fn leave_multicast(&self, group: SocketAddr) -> Result<(), CmError> {
+        let _ = group;
+        Err(not_yet("multicast"))
+    }
+
+    /// Attributes with which a queue pair of the connection goes to INIT, RTR or RTS (rdma_init_qp_attr(3)).
+    pub fn qp_attr(&self, target: QpState) -> Result<(QpAttr, AttrMask), CmError> {
+        let _ = target;
+        Err(not_yet("queue pair attributes"))
+    }
+
+    /// Options of this side for the next connect or accept (rdma_set_local_ece(3)).
+    pub fn set_ece(&self, ece: Ece) {
+        self.state.lock().ece = ece;
+    }
+
+    /// The peer's options, after a request or response (rdma_get_remote_ece(3)).
+    pub fn peer_ece(&self) -> Ece {
+        Ece::default()
+    }
+
+    /// Moves it, with its unread events, to another channel (rdma_migrate_id(3)). Waits until the events read from
+    /// the old one are acknowledged.
+    pub fn migrate(&self, channel: &Arc<EventChannel>) -> Result<(), CmError> {
+        self.check()?;
+        if !Arc::ptr_eq(&channel.host().0, &self.host.0) {
+            return Err(CmError::Device(Error::Foreign { what: "event channel" }));
+        }
+        let mut current = self.channel.lock();
+        let old = std::mem::replace(&mut *current, channel.clone());
+        for event in old.take(self) {
+            channel.push(event);
+        }
+        drop(current);
+        self.outstanding.wait(self.explains(), "rdma_migrate_id", self);
+        Ok(())
+    }
+
+    /// Destroys it (rdma_destroy_id(3)): what is unread of it is dropped, a connection ends. Waits until the events
+    /// that were read are acknowledged.
+    pub fn destroy(&self) -> Result<(), CmError> {
+        self.check()?;
+        self.release();
+        self.outstanding.wait(self.explains(), "rdma_destroy_id", self);
+        Ok(())
+    }
+
+    fn release(&self) {
+        if self.destroyed.swap(true, Ordering::AcqRel) || self.inner().check().is_err() {
+            return;
+        }
+        if let (Some(port), space) = (self.state.lock().port.take(), self.space) {
+            self.inner().cm.ports.release(self.number, space, port);
+        }
+        let unread = self.channel.lock().take(self);
+        drop(unread);
+    }
+
+    pub(super) fn inner(&self) -> &Arc<Inner> {
+        &self.host.0
+    }
+
+    pub(super) fn check(&self) -> Result<(), CmError> {
+        self.inner().check()?;
+        match self.destroyed.load(Ordering::Acquire) {
+            true => Err(CmError::Device(Error::Stale { what: "connection manager id" })),
+            false => Ok(()),
+        }
+    }
+
+    fn explains(&self) -> bool {
+        self.inner().config.explain.value
+    }
+
+    pub(super) fn raise(&self, kind: CmEventKind, status: i32, param: EventParam) {
+        let id = Subject::Known(self.me.clone());
+        let event = Queued { id, listen_id: None, kind, status, param, ece: Ece::default() };
+        self.channel.lock().push(event);
+    }
+}
+
+impl Drop for CmId {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl fmt::Display for CmId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (local, peer) = {
+            let state = self.state.lock();
+            (state.local, state.peer)
+        };
+        write!(f, "id {} ({:?}", self.number, self.space)?;
+        if let Some(local) = local {
+            write!(f, " {local}")?;
+        }
+        if let Some(peer) = peer {
+            write!(f, " to {peer}")?;
+        }
+        f.write_str(")")
+    }
+}
+
+fn not_yet(what: &'static str) -> CmError {
+    CmError::Device(Error::NotSupported { what })
+}
