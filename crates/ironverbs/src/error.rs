@@ -330,7 +330,7 @@ impl fmt::Debug for Why {
     }
 }
 
-const CODES: [(VendorErr, &str); 19] = [
+const CODES: [(VendorErr, &str); 20] = [
     (VendorErr::None, "no reason given"),
     (VendorErr::Flushed, "the queue pair is in the error state"),
     (VendorErr::LkeyUnknown, "the lkey names no region"),
@@ -350,6 +350,7 @@ const CODES: [(VendorErr, &str); 19] = [
     (VendorErr::MemoryFault, "the memory under the region is gone"),
     (VendorErr::OpNotAllowed, "the queue pair does not allow the operation"),
     (VendorErr::RemoteAccessHere, "this side refused the peer's access"),
+    (VendorErr::PeerKilled, "the peer's process on this host was killed"),
 ];
 
 #[cfg(test)]

@@ -353,6 +353,8 @@ pub enum VendorErr {
     OpNotAllowed = 17,
     /// Remote atomics, READ or WRITE refused: responder side reason.
     RemoteAccessHere = 18,
+    /// The peer's process on this host was killed.
+    PeerKilled = 19,
 }
 
 /// Why a memory access was refused.

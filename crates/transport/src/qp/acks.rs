@@ -184,7 +184,12 @@ impl Qp {
     }
 
     /// All before `bound` has been received by the responder: completes what that completes.
-    fn acknowledge<D: Device + ?Sized>(&mut self, bound: Seq, now: Instant, dev: &mut D) {
+    pub(super) fn acknowledge<D: Device + ?Sized>(
+        &mut self,
+        bound: Seq,
+        now: Instant,
+        dev: &mut D,
+    ) {
         let before = self.requester.una;
         let in_use = self.requester.at.since(before) >= self.requester.window.size() / 2;
         self.requester.acked = self.requester.acked.max(bound);

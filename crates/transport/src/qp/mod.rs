@@ -36,8 +36,8 @@ use self::recv_queue::RecvQueue;
 use self::requester::Requester;
 use self::responder::Responder;
 use self::send_queue::SendQueue;
-use crate::device::{Device, Instant, Sink};
-use crate::verbs::{QpAttr, QpCap, QpState, QpType};
+use crate::device::{Device, Instant, QpEvent, Sink};
+use crate::verbs::{QpAttr, QpCap, QpState, QpType, VendorErr, WcStatus};
 
 /// What a queue pair is created with and keeps.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -182,6 +182,39 @@ impl Qp {
     /// begins anew at the cost of no retry, and no probes are sent.
     pub fn hold_timeouts(&mut self, held: bool) {
         self.held = held;
+    }
+
+    /// The peer's process is gone for good, without a farewell: what was asked of it fails, the QP
+    /// moves to ERR and flushes, and says so ([`QpEvent::Fatal`]). No effect on UD and on a QP that
+    /// has no peer.
+    pub fn lose_peer<D: Device + ?Sized>(&mut self, dev: &mut D) {
+        if self.peer().is_none() || self.attr.state == QpState::Err {
+            return;
+        }
+        if self.config.qp_type.is_reliable() && !self.sends.is_empty() {
+            // As when the retries are used up (IBA 9.9.2), only that nobody has to wait for it.
+            self.fail_send(WcStatus::RetryExcErr, VendorErr::PeerKilled, dev);
+        } else {
+            self.responder.forget();
+            self.enter_error(dev);
+        }
+        dev.event(QpEvent::Fatal);
+    }
+
+    /// The responder is known to have carried out every request before the one with this PSN, as if
+    /// an acknowledgement had said so. What does not fit what was sent is ignored.
+    pub fn presume_received<D: Device + ?Sized>(&mut self, psn: u32, now: Instant, dev: &mut D) {
+        if self.config.qp_type.is_reliable() && self.sends_requests() {
+            let bound = self.requester.una.near(psn);
+            if bound > self.requester.una && bound <= self.requester.sent {
+                self.acknowledge(bound, now, dev);
+            }
+        }
+    }
+
+    /// The PSN of the request that the responder waits for: all before it have been carried out.
+    pub fn expected_psn(&self) -> u32 {
+        self.responder.expected.psn()
     }
 
     /// Takes a packet addressed to this QP whose ICRC was right. `path` is the packet's own: its

@@ -1,6 +1,6 @@
 //! What a device changes for a peer that it reaches without a network.
 
-use ironverbs_transport::device::Queue;
+use ironverbs_transport::device::{QpEvent, Queue};
 use ironverbs_transport::qp::Dropped;
 use ironverbs_transport::verbs::{QpState, QpType, SendWr, WcStatus, WrOpcode};
 use ironverbs_wire::{Mtu, Op};
@@ -149,4 +149,61 @@ fn dropped_packets_are_counted_together() {
         stale: 100_000_000,
     };
     assert_eq!(dropped.total(), 111_111_111);
+}
+
+#[test]
+fn a_peer_that_was_killed_fails_the_oldest_request_and_flushes_what_follows() {
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let mut pair = pair(Options { qp_type, ..Options::default() });
+        pair.net.filter = Some(|_, _| false);
+        pair.recv(0, 9, &[]);
+        pair.send(0, &wr(1, WrOpcode::Send), &[]);
+        pair.send(0, &wr(2, WrOpcode::Send), &[]);
+        pair.transmit();
+        let [host, _] = &mut pair.hosts;
+        host.qp.lose_peer(&mut host.dev);
+        let mut expected = vec![(1, WcStatus::Success), (2, WcStatus::Success)];
+        if qp_type == QpType::Rc {
+            expected = vec![(1, WcStatus::RetryExcErr), (2, WcStatus::WrFlushErr)];
+        }
+        for expected in expected {
+            let wc = pair.poll(0, Queue::Send).unwrap();
+            assert_eq!((wc.wr_id, wc.status), expected);
+        }
+        assert_eq!(pair.poll(0, Queue::Recv).unwrap().status, WcStatus::WrFlushErr);
+        assert_eq!(pair.hosts[0].qp.state(), QpState::Err);
+        assert_eq!(pair.hosts[0].dev.events, [QpEvent::Fatal]);
+        // Once is enough.
+        let [host, _] = &mut pair.hosts;
+        host.qp.lose_peer(&mut host.dev);
+        assert_eq!(host.dev.events.len(), 1);
+    }
+}
+
+#[test]
+fn requests_known_to_be_carried_out_complete_without_an_acknowledgement() {
+    let mut pair = pair(Options::default());
+    pair.net.filter = Some(|packet, _| packet.op != Op::Ack);
+    for wr_id in 1..4 {
+        pair.recv(1, wr_id, &[]);
+    }
+    pair.send(0, &wr(1, WrOpcode::Send), &[]);
+    pair.send(0, &wr(2, WrOpcode::Send), &[]);
+    pair.run_for(100_000);
+    assert_eq!(pair.poll(0, Queue::Send), None);
+    let (now, expected) = (pair.net.now, pair.hosts[1].qp.expected_psn());
+    let [host, _] = &mut pair.hosts;
+    // What was never sent cannot have been carried out.
+    host.qp.presume_received(expected.wrapping_add(1) & 0xff_ffff, now, &mut host.dev);
+    host.qp.presume_received(expected.wrapping_sub(2) & 0xff_ffff, now, &mut host.dev);
+    assert_eq!(pair.poll(0, Queue::Send), None);
+    let [host, _] = &mut pair.hosts;
+    host.qp.presume_received(expected, now, &mut host.dev);
+    for wr_id in 1..3 {
+        assert_eq!(
+            pair.poll(0, Queue::Send).map(|wc| (wc.wr_id, wc.status)),
+            Some((wr_id, WcStatus::Success))
+        );
+    }
+    assert_eq!(pair.poll(0, Queue::Send), None);
 }
