@@ -1,6 +1,5 @@
 //! The one Host of the process.
 
-use std::panic::catch_unwind;
 use std::process;
 use std::ptr;
 use std::sync::OnceLock;
@@ -39,13 +38,6 @@ impl Process {
             }
         }
     }
-
-    /// The present process, if it has asked for a Host.
-    fn started() -> Option<&'static Host> {
-        // SAFETY: null or leaked by `current`.
-        let process = unsafe { CURRENT.load(Ordering::Acquire).as_ref() }?;
-        process.host.get()?.as_ref().ok().filter(|_| process.id == process::id())
-    }
 }
 
 /// The Host, started by the first call. Why it does not start is said once, on stderr.
@@ -60,25 +52,10 @@ fn start() -> Result<Host, i32> {
         libc::EINVAL
     })?;
     let _ = EXPLAINS.set(config.explain.value);
-    let host = Host::start(config).map_err(|error| {
+    Host::start(config).map_err(|error| {
         eprintln!("ironverbs: {error}");
         libc::ENOSYS
-    })?;
-    static REGISTERED: std::sync::Once = std::sync::Once::new();
-    // SAFETY: the handler takes nothing, unwinds nothing, and is never unloaded (-z nodelete).
-    REGISTERED.call_once(|| unsafe {
-        libc::atexit(at_exit);
-    });
-    Ok(host)
-}
-
-/// Programs end right after their last completion, and their peers wait for what acknowledges it.
-extern "C" fn at_exit() {
-    let _ = catch_unwind(|| {
-        if let Some(host) = Process::started() {
-            host.flush();
-        }
-    });
+    })
 }
 
 /// The setting `explain`, once it was read; failures on the data path ask for it often.

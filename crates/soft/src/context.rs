@@ -388,7 +388,7 @@ impl Context {
     pub fn destroy(&self) -> Result<(), Error> {
         self.inner().check()?;
         self.identity.retire()?;
-        self.host.flush();
+        self.inner().flush();
         self.device.forget(self);
         Ok(())
     }

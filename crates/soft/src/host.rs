@@ -4,11 +4,12 @@ use std::collections::HashSet;
 use std::fmt;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Once, OnceLock, Weak};
+use std::time::Duration;
 
 use ironverbs_sys::diag::Owner;
 use ironverbs_sys::netlink::{self, Interface};
-use ironverbs_sys::process::ForkGuard;
+use ironverbs_sys::process::{self, ForkGuard};
 use ironverbs_transport::device::Instant;
 use ironverbs_wire::Gid;
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -30,6 +31,21 @@ use crate::registry::{JoinError, JoinOptions, Member, Registry};
 use crate::timers::Timers;
 use crate::xrcd::Domains;
 use crate::{AttrMask, Config, Cq, Device, Error, QpAttr, QpState};
+
+/// Every Host that was started in this process, or in the one that this is a fork of.
+static STARTED: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+
+/// How long the end of a program waits for a lock that another thread holds.
+pub(crate) const AT_EXIT: Duration = Duration::from_millis(20);
+
+/// Programs end right after their last completion, and their peers wait for what acknowledges it.
+fn farewell() {
+    // In a fork the lock may be held for ever.
+    let Some(started) = STARTED.try_lock_for(AT_EXIT) else { return };
+    for host in started.iter().filter_map(Weak::upgrade) {
+        Host(host).farewell();
+    }
+}
 
 /// All of the software device that one process has: devices, objects, sockets and the thread that works when
 /// nobody polls. Clones are the same Host.
@@ -119,6 +135,14 @@ impl Clock {
         }
     }
 
+    /// What `ns` nanoseconds on the wall are on this clock.
+    pub(crate) fn ticks(&self, ns: u64) -> u64 {
+        match self {
+            Clock::System { scale } => ns / scale,
+            Clock::Virtual(_) => ns,
+        }
+    }
+
     /// Nanoseconds on the wall that `ns` of this clock take.
     pub(crate) fn real(&self, ns: u64) -> u64 {
         match self {
@@ -133,7 +157,15 @@ impl Host {
     pub fn start(config: Config) -> Result<Host, HostError> {
         let scale = u64::from(config.timeout_scale.value).max(1);
         let inner = Inner::new(config, Clock::System { scale }, Interfaces::System)?;
-        Ok(Host(Arc::new(inner)))
+        let host = Host(Arc::new(inner));
+        let mut started = STARTED.lock();
+        started.retain(|host| host.strong_count() > 0);
+        started.push(Arc::downgrade(&host.0));
+        static REGISTERED: Once = Once::new();
+        // Where it fails the process ends without a farewell, as one does that is killed.
+        REGISTERED.call_once(|| drop(process::at_exit(farewell)));
+        drop(started);
+        Ok(host)
     }
 
     /// The configuration in force.
@@ -154,11 +186,17 @@ impl Host {
         registry.map(Registry::members).unwrap_or_default()
     }
 
-    /// Sends the acknowledgements that were put off to leave with a later request. For the end of a program; at any
-    /// other time the next poll, the destruction of the QP or the background thread sees to it.
-    pub fn flush(&self) {
-        if self.0.check().is_ok() {
-            self.0.flush();
+    /// For the end of a program, and called by itself where one ends by exit(3): sends what was put off, and tells the
+    /// processes at the other ends of lanes that this one ends in good order, so that they do not take its death for a
+    /// crash. Everything works on afterwards.
+    pub fn farewell(&self) {
+        if self.0.check().is_err() {
+            return;
+        }
+        self.0.flush();
+        if let Some(lanes) = self.0.lanes() {
+            lanes.pay();
+            lanes.leave();
         }
     }
 
@@ -344,8 +382,7 @@ impl Inner {
         if let Some(qpn) = qps.take(now) {
             return Some(qpn);
         }
-        let start = (ironverbs_sys::clock::monotonic_ns()
-            ^ u64::from(ironverbs_sys::process::pid()) << 7) as u16;
+        let start = (ironverbs_sys::clock::monotonic_ns() ^ u64::from(process::pid()) << 7) as u16;
         match self.wire.get().and_then(|wire| wire.registry.as_ref()).map(Registry::claim_block) {
             Some(Ok(block)) => qps.add_block(block.number(), start),
             Some(Err(_)) => return qps.take_unrested(),

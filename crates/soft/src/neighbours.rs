@@ -145,8 +145,17 @@ impl Inner {
     pub(crate) fn refuse(&self, slot: u16, qpn: u32) {
         let Some(Ok(lane)) = self.lanes().map(|lanes| lanes.to(slot)) else { return };
         let mut producer = lane.producer.lock();
-        producer.push(ABSENT, &qpn.to_le_bytes());
+        lane.send_surely(&mut producer, ABSENT, &qpn.to_le_bytes());
         wake(&lane, producer);
+        self.see_to(&lane);
+    }
+
+    /// Sees that somebody is awake when a full lane has room for what was left with it.
+    pub(crate) fn see_to(&self, lane: &Outbound) {
+        if lane.owes() {
+            // A sleeper has told the receivers of the lanes that were full when it went to sleep, not of this one.
+            self.kick.wake_sleeper();
+        }
     }
 
     /// A process does not take packets to `qpn`: its QP is not there, or not ready. As on a network, silence then
@@ -157,13 +166,14 @@ impl Inner {
         }
     }
 
-    /// Lets the QPs of processes that are gone run out of retries.
+    /// Tells the QPs of processes that are gone.
     pub(crate) fn mourn(&self) {
         let Some(lanes) = self.lanes() else { return };
-        for slot in lanes.deaths() {
+        for departure in lanes.departures() {
             let qps: Vec<_> = self.qps.read().all().collect();
+            let now = self.now();
             for qp in qps {
-                qp.lose_peer(slot);
+                qp.lose_peer(&departure, now);
             }
         }
     }
@@ -265,6 +275,48 @@ impl Sink for LaneSink<'_> {
 
     fn commit(&mut self) {
         self.producer.commit(PACKET);
+    }
+}
+
+/// A lane as the sink of a QP that ends: what finds no room there is left with the lane, which sends it later.
+pub(crate) struct LastSink<'a> {
+    lane: &'a Outbound,
+    producer: MutexGuard<'a, Producer>,
+    /// The record that waits for room.
+    late: Option<Vec<u8>>,
+}
+
+impl<'a> LastSink<'a> {
+    /// What is longer, the data of READs that nobody may want any more, is dropped where there is no room.
+    const LONGEST: usize = 64;
+
+    pub(crate) fn new(lane: &'a Outbound) -> LastSink<'a> {
+        LastSink { lane, producer: lane.producer.lock(), late: None }
+    }
+
+    /// Wakes the receiver if it sleeps.
+    pub(crate) fn finish(self) {
+        wake(self.lane, self.producer);
+    }
+}
+
+impl Sink for LastSink<'_> {
+    fn reserve(&mut self, _: &Path, _: u32, len: usize) -> Option<&mut [u8]> {
+        if self.producer.is_closed() {
+            return None;
+        }
+        self.late = None;
+        if len > LastSink::LONGEST {
+            return if self.lane.owes() { None } else { self.producer.reserve(len) };
+        }
+        Some(self.late.insert(vec![0; len]))
+    }
+
+    fn commit(&mut self) {
+        match self.late.take() {
+            Some(record) => self.lane.send_surely(&mut self.producer, PACKET, &record),
+            None => self.producer.commit(PACKET),
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use ironverbs_wire::{ICRC_LEN, Packet, Path, peek_dest_qpn};
 use crate::Host;
 use crate::Qp;
 use crate::cm;
-use crate::host::Inner;
+use crate::host::{AT_EXIT, Inner};
 use crate::link::max_ident;
 use crate::multicast;
 use crate::neighbours::{Content, Record};
@@ -106,12 +106,11 @@ impl Inner {
 
     /// Sends what was put off.
     pub(crate) fn flush(&self) {
-        // A program may end while one of its threads polls: what that one holds, it sends itself.
-        if let Some(mut engine) = self.engine.try_lock() {
-            let now = self.clock.now();
-            for qp in engine.owing.drain(..) {
-                qp.settle(false, now);
-            }
+        let Some(qps) = self.qps.try_read_for(AT_EXIT) else { return };
+        let qps: Vec<_> = qps.all().collect();
+        let now = self.clock.now();
+        for qp in qps {
+            qp.settle_at_exit(now);
         }
     }
 
@@ -151,6 +150,7 @@ impl Inner {
             did = true;
         }
         did |= self.fail_overrun() | self.blocked.retry(self.clock.now());
+        did |= self.lanes().is_some_and(|lanes| lanes.pay());
         let looks = engine.looks_at_socket();
         let Engine { batch, owing, .. } = engine;
         let mut receiver = Receiver {

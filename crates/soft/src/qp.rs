@@ -12,10 +12,10 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::context::{check_port, limits};
 use crate::cq::Reads;
 use crate::event::EventCount;
-use crate::host::Inner;
-use crate::local::Outbound;
+use crate::host::{AT_EXIT, Inner};
+use crate::local::{Departure, Outbound};
 use crate::multicast::Attachments;
-use crate::neighbours::{DatagramSink, LOCAL_PACKET, LaneSink};
+use crate::neighbours::{DatagramSink, LOCAL_PACKET, LaneSink, LastSink};
 use crate::object::{self, Identity};
 use crate::surroundings::Surroundings;
 use crate::xrcd::{Opened, Xrcd};
@@ -53,6 +53,8 @@ struct State {
     link: Link,
     /// Send requests posted since RESET.
     posted: u64,
+    /// When the QP fails, because its peer's process was killed.
+    condemned: Option<Instant>,
     /// Destroyed: nothing happens any more.
     gone: bool,
 }
@@ -70,10 +72,16 @@ impl State {
     fn is_connected(&self, slot: u16) -> bool {
         matches!(&self.link, Link::Lane(lane) if lane.slot() == slot)
     }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let deadlines = [self.transport.next_deadline(), self.condemned];
+        deadlines.into_iter().flatten().min()
+    }
 }
 
-/// How often, at the end of a QP, a full lane is tried for what the peer is owed: for 50 ms.
-const LAST_TRIES: u32 = 500;
+/// How long after the kill of the peer's process its connections live on: a program that has had all it waited for,
+/// and whose peer ended by _exit(2), has read its completions by then.
+const GRACE: u64 = 150_000_000;
 
 /// What is left to do after packets were handled.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -166,6 +174,7 @@ impl Qp {
                 timer: None,
                 link: Link::Wire,
                 posted: 0,
+                condemned: None,
                 gone: false,
             }),
         });
@@ -280,7 +289,7 @@ impl Qp {
         let now = self.host().now();
         let pkey = limits::PKEY;
         if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Reset | QpState::Err) {
-            self.pump(&mut state, now);
+            self.settle_debts(&mut state, now);
         }
         {
             let mut surroundings = Surroundings::of(self);
@@ -292,12 +301,14 @@ impl Qp {
                 state.transport.hold_timeouts(true);
             }
             state.link = link;
+            state.condemned = None;
         }
         if mask.contains(AttrMask::ACCESS_FLAGS) {
             self.access.store(attr.access.bits(), Ordering::Relaxed);
         }
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
             state.link = Link::Wire;
+            state.condemned = None;
             state.posted = 0;
             self.access.store(0, Ordering::Relaxed);
             self.send_cq.purge(self.qpn);
@@ -457,7 +468,7 @@ impl Qp {
     }
 
     fn set_timer(&self, state: &mut State) {
-        let Some(deadline) = state.transport.next_deadline() else { return };
+        let Some(deadline) = state.next_deadline() else { return };
         if state.timer.is_none_or(|known| deadline < known) {
             state.timer = Some(deadline);
             self.host().add_timer(deadline, self.qpn);
@@ -474,6 +485,11 @@ impl Qp {
         if state.transport.next_deadline().is_some_and(|d| d <= now) {
             let mut surroundings = Surroundings::of(self);
             state.transport.handle_timeout(now, &mut surroundings);
+        }
+        if state.condemned.is_some_and(|at| at <= now) {
+            state.condemned = None;
+            let mut surroundings = Surroundings::of(self);
+            state.transport.lose_peer(&mut surroundings);
         }
         self.pump(&mut state, now);
     }
@@ -525,13 +541,29 @@ impl Qp {
         }
     }
 
-    /// The process in `slot` is gone. Silence counts from now on, as on a network: what waits for the peer runs out of
-    /// retries. At once would be too early: a program that ends in good order leaves messages behind that nobody wants.
-    pub(crate) fn lose_peer(&self, slot: u16) {
+    /// A process is gone. If it ended in good order, silence counts from now on as on a network: what waits for the peer
+    /// runs out of retries, and who waits for its messages waits. If it was killed, the connection fails after a moment,
+    /// whatever it waited for.
+    pub(crate) fn lose_peer(&self, departure: &Departure, now: Instant) {
         let mut state = self.state.lock();
-        if state.is_connected(slot) && !state.gone {
-            state.transport.hold_timeouts(false);
-            self.set_timer(&mut state);
+        let ours = matches!(&state.link, Link::Lane(lane) if *lane.peer() == departure.peer);
+        if !ours || state.gone {
+            return;
+        }
+        state.transport.hold_timeouts(false);
+        if departure.killed {
+            state.condemned = Some(now.after(self.host().clock.ticks(GRACE)));
+        }
+        self.set_timer(&mut state);
+    }
+
+    /// Sends acknowledgements that were put off, at the end of the program.
+    pub(crate) fn settle_at_exit(&self, now: Instant) {
+        // A thread that holds the lock sends by itself what there is.
+        if let Some(mut state) = self.state.try_lock_for(AT_EXIT)
+            && state.transport.output() != Output::None
+        {
+            self.settle_debts(&mut state, now);
         }
     }
 
@@ -560,20 +592,19 @@ impl Qp {
         Ok(())
     }
 
-    /// Sends what is owed; false while a lane has no room for it.
-    fn owes_nothing(&self, state: &mut State, now: Instant) -> bool {
+    /// Sends what the peer is owed before the state that knows of it goes: its last requests were carried out, and it is
+    /// to know, also where the lane to it is full at the moment.
+    fn settle_debts(&self, state: &mut State, now: Instant) {
         let State { transport, link: Link::Lane(lane), .. } = state else {
-            self.pump(state, now);
-            return true;
+            return self.pump(state, now);
         };
-        if !lane.is_alive() {
-            return true;
+        if lane.is_alive() {
+            let mut surroundings = Surroundings::of(self);
+            let mut sink = LastSink::new(lane);
+            transport.transmit_owed(&mut surroundings, &mut sink);
+            sink.finish();
+            self.host().see_to(lane);
         }
-        let mut surroundings = Surroundings::of(self);
-        let mut sink = LaneSink::new(lane);
-        let sent = transport.transmit_owed(&mut surroundings, &mut sink);
-        let full = sink.finish();
-        sent || !full
     }
 
     fn release(&self) -> Result<(), Error> {
@@ -582,16 +613,11 @@ impl Qp {
         self.identity.retire()?;
         self.detach_all_mcast();
         host.qps.write().remove(self.qpn, host.now());
-        // The peer's last requests were carried out, and it is to know, also where the lane to it is full at the moment.
-        for _ in 0..LAST_TRIES {
+        {
             let mut state = self.state.lock();
-            if self.owes_nothing(&mut state, host.now()) {
-                break;
-            }
-            drop(state);
-            std::thread::sleep(std::time::Duration::from_micros(100));
+            self.settle_debts(&mut state, host.now());
+            state.gone = true;
         }
-        self.state.lock().gone = true;
         self.send_cq.purge(self.qpn);
         self.recv_cq.purge(self.qpn);
         for users in [&self.pd.users, &self.send_cq.users, &self.recv_cq.users] {

@@ -300,6 +300,39 @@ pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// Has `handler` run when the process ends by exit(3) or a return from main, before the handlers that
+/// were registered earlier; not when it ends by _exit(2) or a signal. In a child of fork(2) it runs
+/// as well.
+///
+/// # Errors
+/// OutOfMemory when atexit(3) fails, or after 16 handlers.
+pub fn at_exit(handler: fn()) -> io::Result<()> {
+    static HANDLERS: [AtomicPtr<()>; 16] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 16];
+    static ONCE: Once = Once::new();
+    static RESULT: AtomicI32 = AtomicI32::new(0);
+    extern "C" fn run() {
+        for slot in &HANDLERS {
+            let handler = slot.load(Ordering::Acquire);
+            if !handler.is_null() {
+                // SAFETY: only `at_exit` stores here, and what it stores is a `fn()`.
+                let handler = unsafe { std::mem::transmute::<*mut (), fn()>(handler) };
+                // A panic must not cross the C library.
+                let _ = std::panic::catch_unwind(handler);
+            }
+        }
+    }
+    let free = HANDLERS.iter().any(|slot| {
+        let (empty, handler) = (std::ptr::null_mut(), handler as *mut ());
+        slot.compare_exchange(empty, handler, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    });
+    // SAFETY: `run` lives as long as this library, to which the C library ties the registration.
+    ONCE.call_once(|| RESULT.store(unsafe { libc::atexit(run) }, Ordering::Release));
+    match RESULT.load(Ordering::Acquire) {
+        0 if free => Ok(()),
+        _ => Err(io::ErrorKind::OutOfMemory.into()),
+    }
+}
+
 /// Sends a signal to a process (kill(2)).
 pub fn signal(pid: u32, signal: i32) -> io::Result<()> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;

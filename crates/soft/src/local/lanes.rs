@@ -1,5 +1,6 @@
 //! The lanes of a Host as its progress engine sees them.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use ironverbs_sys::unix::{Datagrams, Name};
 use parking_lot::Mutex;
 
 use super::ring::{Consumer, Producer};
+use super::table::Departure;
 use crate::registry::{self, Membership, Peer, Registry};
 
 /// The lanes of this process: `registry.lanes()`.
@@ -30,7 +32,21 @@ pub struct Outbound {
     pub(super) alive: AtomicBool,
     pub(super) mailbox: Name,
     pub(super) post: Arc<Datagrams>,
+    owed: Owed,
 }
+
+/// Short records that found no room in a lane and whose senders will not try again: the last
+/// acknowledgements of queue pairs that have ended, refusals.
+#[derive(Debug, Default)]
+struct Owed {
+    any: AtomicBool,
+    /// Whether any lane may have something.
+    anywhere: Arc<AtomicBool>,
+    records: Mutex<VecDeque<(u8, Vec<u8>)>>,
+}
+
+/// Owed records of one lane: there is one at most for each queue pair, and fewer queue pairs.
+const MOST_OWED: usize = 16_384;
 
 /// A lane from another process, or from this one.
 #[derive(Debug)]
@@ -42,11 +58,70 @@ pub struct Inbound {
     /// The ring.
     pub consumer: Consumer,
     pub(super) peer: Peer,
-    /// The sender is dead, or has nothing more to do with us.
-    pub(super) departed: bool,
+    /// The sender is dead, or has nothing more to do with us; true: it was killed.
+    pub(super) departed: Option<bool>,
 }
 
 impl Outbound {
+    pub(super) fn new(
+        peer: Peer,
+        producer: Producer,
+        mailbox: Name,
+        post: Arc<Datagrams>,
+        owing: Arc<AtomicBool>,
+    ) -> Outbound {
+        let owed = Owed { anywhere: owing, ..Owed::default() };
+        let (producer, alive) = (Mutex::new(producer), AtomicBool::new(true));
+        Outbound { peer, producer, alive, mailbox, post, owed }
+    }
+
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Whether something waits for room that its sender will not send again.
+    pub(crate) fn owes(&self) -> bool {
+        self.owed.any.load(Ordering::Acquire)
+    }
+
+    /// Sends a short record now, or, where there is no room, when there is. The lane's producer is
+    /// locked, and wakes the receiver afterwards.
+    pub(crate) fn send_surely(&self, producer: &mut Producer, kind: u8, bytes: &[u8]) {
+        if !self.owes() && producer.push(kind, bytes) || producer.is_closed() {
+            return;
+        }
+        let mut records = self.owed.records.lock();
+        let known = |(k, b): &(u8, Vec<u8>)| *k == kind && b == bytes;
+        // What is repeated is a refusal, and of those there are few.
+        if records.len() < MOST_OWED && !records.iter().rev().take(64).any(known) {
+            records.push_back((kind, bytes.to_vec()));
+            self.owed.any.store(true, Ordering::Release);
+            self.owed.anywhere.store(true, Ordering::Release);
+        }
+    }
+
+    /// Sends of what is owed as much as there is room for. Whether any of it was sent.
+    pub(super) fn pay(&self) -> bool {
+        let mut producer = self.producer.lock();
+        let mut records = self.owed.records.lock();
+        let before = records.len();
+        while let Some((kind, bytes)) = records.front() {
+            if !producer.is_closed() && !producer.push(*kind, bytes) {
+                break;
+            }
+            records.pop_front();
+        }
+        let after = records.len();
+        self.owed.any.store(after > 0, Ordering::Release);
+        drop(records);
+        let wake = after < before && producer.needs_wake();
+        drop(producer);
+        if wake {
+            self.wake();
+        }
+        after < before
+    }
+
     /// The receiver's slot.
     pub fn slot(&self) -> u16 {
         self.peer.slot
@@ -122,7 +197,25 @@ impl<'a> Lanes<'a> {
     /// Slots whose process died, left, broke its lane or could not take ours, since the last call:
     /// each one after what it had sent has been taken by [`Lanes::for_each_inbound`].
     pub fn deaths(&self) -> Vec<u16> {
-        self.member.map(|member| member.lanes().deaths()).unwrap_or_default()
+        self.departures().iter().map(|departure| departure.peer.slot).collect()
+    }
+
+    /// The same with who it was, and how.
+    pub(crate) fn departures(&self) -> Vec<Departure> {
+        self.member.map(|member| member.lanes().departures()).unwrap_or_default()
+    }
+
+    /// Tells the other ends of all lanes that this process is about to end in good order, so that
+    /// its death is not taken for a crash. The lanes work on.
+    pub fn leave(&self) {
+        if let Some(member) = self.member {
+            member.lanes().leave();
+        }
+    }
+
+    /// Sends what found no room before and has nobody else to send it. Whether anything was sent.
+    pub(crate) fn pay(&self) -> bool {
+        self.member.is_some_and(|member| member.lanes().pay())
     }
 
     /// To be called before going to sleep on [`Registry::service_fd`]: from now on senders wake us,

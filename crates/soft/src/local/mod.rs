@@ -12,4 +12,4 @@ mod table;
 pub use lanes::{Inbound, Lanes, Outbound};
 pub use ring::{Consumer, MAX_RECORD, Producer, Record, RingError};
 
-pub(crate) use table::LaneTable;
+pub(crate) use table::{Departure, LaneTable};

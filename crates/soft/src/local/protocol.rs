@@ -40,6 +40,10 @@ const BLOCKED: u32 = 1;
 const ASLEEP: u32 = 2;
 const STATE: u32 = 3;
 
+/// Values of [`Word::Closed`] and [`Word::Gone`] besides 0.
+const OVER: u32 = 1;
+const LEAVING: u32 = 2;
+
 /// The words that both sides use. Each is written by one side only.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Word {
@@ -53,9 +57,11 @@ pub enum Word {
     Waits,
     /// 1: the consumer has mapped the ring. Written by the consumer.
     Taken,
-    /// 1: the consumer will consume no more. Written by the consumer.
+    /// 1: the consumer will consume no more; 2: its process is about to end. Written by the
+    /// consumer.
     Closed,
-    /// 1: the producer will produce no more. Written by the producer.
+    /// 1: the producer will produce no more; 2: its process is about to end. Written by the
+    /// producer.
     Gone,
 }
 
@@ -262,13 +268,26 @@ impl<M: Memory> Writer<M> {
 
     /// Whether the lane is of no more use: the consumer has closed it or wrote nonsense.
     pub fn is_closed(&self) -> bool {
-        self.broken || self.memory.load(Word::Closed, Relaxed) != 0
+        self.broken || self.memory.load(Word::Closed, Relaxed) & OVER != 0
+    }
+
+    /// Whether the consumer's process has said that it ends, or has closed the lane: if it is dead,
+    /// it was not killed.
+    pub fn peer_is_leaving(&self) -> bool {
+        self.memory.load(Word::Closed, Relaxed) != 0
+    }
+
+    /// Tells the consumer that this process is about to end in good order. The lane works on.
+    pub fn leave(&mut self) {
+        if self.memory.load(Word::Gone, Relaxed) & OVER == 0 {
+            self.memory.store(Word::Gone, LEAVING, Release);
+        }
     }
 
     /// Tells the consumer that nothing more will come.
     pub fn close(&mut self) {
         // SYNC POINT: with the load in `Reader::is_over`: what was committed is seen first.
-        self.memory.store(Word::Gone, 1, Release);
+        self.memory.store(Word::Gone, OVER, Release);
     }
 }
 
@@ -436,7 +455,7 @@ impl<M: Memory> Reader<M> {
     /// wrote nonsense.
     pub fn is_over(&self) -> bool {
         // SYNC POINT: with the store in `Writer::close`.
-        let gone = self.memory.load(Word::Gone, Acquire) != 0;
+        let gone = self.is_gone();
         self.broken || gone && self.is_empty()
     }
 
@@ -447,7 +466,19 @@ impl<M: Memory> Reader<M> {
 
     /// Whether the producer has closed the lane.
     pub fn is_gone(&self) -> bool {
+        self.memory.load(Word::Gone, Acquire) & OVER != 0
+    }
+
+    /// Whether the producer's process has said that it ends, or has closed the lane.
+    pub fn peer_is_leaving(&self) -> bool {
         self.memory.load(Word::Gone, Acquire) != 0
+    }
+
+    /// Tells the producer that this process is about to end in good order. The lane works on.
+    pub fn leave(&mut self) {
+        if self.memory.load(Word::Closed, Relaxed) & OVER == 0 {
+            self.memory.store(Word::Closed, LEAVING, Release);
+        }
     }
 
     /// Whether the producer wrote nonsense.
@@ -457,6 +488,6 @@ impl<M: Memory> Reader<M> {
 
     /// Tells the producer that nothing more will be consumed.
     pub fn close(&mut self) {
-        self.memory.store(Word::Closed, 1, Release);
+        self.memory.store(Word::Closed, OVER, Release);
     }
 }

@@ -194,6 +194,18 @@ impl Producer {
         self.writer.is_closed()
     }
 
+    /// Whether the consumer's process has said that it ends in good order ([`Consumer::leave`]), or
+    /// has closed the lane.
+    pub fn peer_is_leaving(&self) -> bool {
+        self.writer.peer_is_leaving()
+    }
+
+    /// Tells the consumer that this process is about to end in good order, so that its death is not
+    /// taken for a crash. The lane works on.
+    pub fn leave(&mut self) {
+        self.writer.leave();
+    }
+
     /// Tells the consumer that nothing more will come.
     pub fn close(&mut self) {
         self.writer.close();
@@ -316,6 +328,17 @@ impl Consumer {
     /// Whether the producer wrote nonsense.
     pub fn is_broken(&self) -> bool {
         self.reader.is_broken()
+    }
+
+    /// Whether the producer's process has said that it ends in good order ([`Producer::leave`]), or
+    /// has closed the lane.
+    pub fn peer_is_leaving(&self) -> bool {
+        self.reader.peer_is_leaving()
+    }
+
+    /// Tells the producer that this process is about to end in good order, as [`Producer::leave`].
+    pub fn leave(&mut self) {
+        self.reader.leave();
     }
 
     /// Tells the producer that nothing more will be consumed.

@@ -26,6 +26,9 @@ use super::lanes::{Inbound, Outbound};
 use super::ring::{Consumer, Producer};
 use crate::registry::{self, Membership, Peer};
 
+/// How long the end of a program waits for a thread that is at a lane.
+const LEAVING: Duration = Duration::from_millis(20);
+
 /// Lanes from one process at a time; it needs one, or two when it has just lost one.
 const LANES_OF_ONE: u32 = 4;
 
@@ -42,7 +45,9 @@ pub(crate) struct LaneTable {
     outbound: RwLock<Vec<Option<Arc<Outbound>>>>,
     news: Mutex<News>,
     is_news: AtomicBool,
-    deaths: Mutex<Vec<u16>>,
+    deaths: Mutex<Vec<Departure>>,
+    /// Whether a lane may owe something.
+    owing: Arc<AtomicBool>,
     is_death: AtomicBool,
 }
 
@@ -57,7 +62,15 @@ struct Watch {
 #[derive(Debug, Default)]
 struct News {
     arrived: Vec<Inbound>,
-    departed: Vec<Peer>,
+    departed: Vec<Departure>,
+}
+
+/// A process that is no end of a lane any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Departure {
+    pub(crate) peer: Peer,
+    /// It is dead and had not said that it would end.
+    pub(crate) killed: bool,
 }
 
 /// Names a process in the epoll instance.
@@ -79,6 +92,7 @@ impl LaneTable {
             is_news: AtomicBool::new(false),
             deaths: Mutex::default(),
             is_death: AtomicBool::new(false),
+            owing: Arc::default(),
         })
     }
 
@@ -97,18 +111,19 @@ impl LaneTable {
             return Ok(lane);
         }
         let (producer, fd) = Producer::create()?;
-        let lane = Arc::new(Outbound {
+        let lane = Outbound::new(
             peer,
-            producer: Mutex::new(producer),
-            alive: AtomicBool::new(true),
-            mailbox: member.mailbox(slot)?,
-            post: self.post.clone(),
-        });
+            producer,
+            member.mailbox(slot)?,
+            self.post.clone(),
+            self.owing.clone(),
+        );
+        let lane = Arc::new(lane);
         if slot == member.slot() {
             let consumer = Consumer::map(fd).map_err(io::Error::other)?;
             let watch = Watch { peer, pidfd: None, accepted: 0 };
             self.watches.lock().insert(token(&peer), watch);
-            self.arrive(peer, consumer, false);
+            self.arrive(peer, consumer, None);
             self.enter(lane.clone());
             return Ok(lane);
         }
@@ -144,17 +159,18 @@ impl LaneTable {
     pub(crate) fn accept(&self, member: &Membership, peer: &Peer, fd: OwnedFd) -> bool {
         let Ok(consumer) = Consumer::map(fd) else { return false };
         match self.watch(member, peer, 1) {
-            Ok(()) => self.arrive(*peer, consumer, false),
+            Ok(()) => self.arrive(*peer, consumer, None),
             // Dead already: what it sent before counts.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => {
-                self.arrive(*peer, consumer, true);
+                let killed = !consumer.peer_is_leaving();
+                self.arrive(*peer, consumer, Some(killed));
             }
             Err(_) => return false,
         }
         true
     }
 
-    fn arrive(&self, peer: Peer, consumer: Consumer, departed: bool) {
+    fn arrive(&self, peer: Peer, consumer: Consumer, departed: Option<bool>) {
         let lane = Inbound { slot: peer.slot, pid: peer.pid, consumer, peer, departed };
         self.news.lock().arrived.push(lane);
         self.is_news.store(true, Ordering::Release);
@@ -183,7 +199,7 @@ impl LaneTable {
             for event in events.iter().take(found) {
                 let peer = self.watches.lock().get(&event.token()).map(|watch| watch.peer);
                 if let Some(peer) = peer {
-                    self.depart(&peer);
+                    self.end(&peer, true);
                 }
             }
             if found < events.len() {
@@ -204,28 +220,36 @@ impl LaneTable {
 
     /// Has done with a process; at most once until there is a new lane to it or from it.
     pub(crate) fn depart(&self, peer: &Peer) {
+        self.end(peer, false);
+    }
+
+    fn end(&self, peer: &Peer, dead: bool) {
         let Some(watch) = self.watches.lock().remove(&token(peer)) else { return };
         if let Some(pidfd) = watch.pidfd {
             // A child by a raw clone(2) may hold a duplicate: closing alone would not end it.
             let _ = self.epoll.remove(pidfd.as_fd());
         }
-        self.withdraw(peer);
-        self.news.lock().departed.push(*peer);
+        let leaving = self.withdraw(peer);
+        let departure = Departure { peer: *peer, killed: dead && !leaving };
+        self.news.lock().departed.push(departure);
         self.is_news.store(true, Ordering::Release);
     }
 
-    /// Gives up the lane to the process.
-    fn withdraw(&self, peer: &Peer) {
+    /// Gives up the lane to the process. Whether that had said in it that it would end.
+    fn withdraw(&self, peer: &Peer) -> bool {
         let lane = match self.outbound.write().get_mut(usize::from(peer.slot)) {
             Some(place) if place.as_ref().is_some_and(|lane| lane.peer == *peer) => place.take(),
             _ => None,
         };
-        if let Some(lane) = lane {
-            lane.producer.lock().close();
-            // It may be alive, and is to learn that we are done with it.
-            lane.wake();
-            lane.alive.store(false, Ordering::Release);
-        }
+        let Some(lane) = lane else { return false };
+        let mut producer = lane.producer.lock();
+        let leaving = producer.peer_is_leaving();
+        producer.close();
+        drop(producer);
+        // It may be alive, and is to learn that we are done with it.
+        lane.wake();
+        lane.alive.store(false, Ordering::Release);
+        leaving
     }
 
     pub(super) fn for_each_inbound(
@@ -244,8 +268,8 @@ impl LaneTable {
                 self.wake(member, lane.slot);
             }
             let over = match lane.departed {
-                true => lane.consumer.is_empty(),
-                false => lane.consumer.is_over(),
+                Some(_) => lane.consumer.is_empty(),
+                None => lane.consumer.is_over(),
             };
             if !over {
                 index += 1;
@@ -253,10 +277,12 @@ impl LaneTable {
             }
             let mut lane = lanes.swap_remove(index);
             lane.consumer.close();
-            if !lane.departed {
-                self.depart(&lane.peer);
-            } else if lanes.iter().all(|other| other.peer != lane.peer) {
-                self.report(lane.slot);
+            match lane.departed {
+                None => self.depart(&lane.peer),
+                Some(killed) if lanes.iter().all(|other| other.peer != lane.peer) => {
+                    self.report(Departure { peer: lane.peer, killed });
+                }
+                Some(_) => {}
             }
         }
         true
@@ -268,24 +294,24 @@ impl LaneTable {
         lanes.append(&mut news.arrived);
         let departed = std::mem::take(&mut news.departed);
         drop(news);
-        for peer in departed {
-            let mut left = false;
-            for lane in lanes.iter_mut().filter(|lane| lane.peer == peer) {
-                lane.departed = true;
-                left = true;
+        for Departure { peer, killed } in departed {
+            let of_peer = || lanes.iter().filter(|lane| lane.peer == peer);
+            let killed = killed && !of_peer().any(|lane| lane.consumer.peer_is_leaving());
+            if of_peer().next().is_none() {
+                self.report(Departure { peer, killed });
             }
-            if !left {
-                self.report(peer.slot);
+            for lane in lanes.iter_mut().filter(|lane| lane.peer == peer) {
+                lane.departed = Some(killed);
             }
         }
     }
 
-    fn report(&self, slot: u16) {
-        self.deaths.lock().push(slot);
+    fn report(&self, departure: Departure) {
+        self.deaths.lock().push(departure);
         self.is_death.store(true, Ordering::Release);
     }
 
-    pub(super) fn deaths(&self) -> Vec<u16> {
+    pub(super) fn departures(&self) -> Vec<Departure> {
         if !self.is_death.load(Ordering::Relaxed) {
             return Vec::new();
         }
@@ -315,7 +341,8 @@ impl LaneTable {
             return false;
         }
         for lane in lanes.iter_mut() {
-            if !lane.consumer.prepare_sleep() || lane.departed || lane.consumer.is_over() {
+            if !lane.consumer.prepare_sleep() || lane.departed.is_some() || lane.consumer.is_over()
+            {
                 return false;
             }
         }
@@ -327,7 +354,8 @@ impl LaneTable {
                 broken.push(lane.peer);
                 continue;
             }
-            if !producer.prepare_sleep() {
+            // With what is owed it is the same: no room, or it would be in the lane.
+            if lane.owes() && !producer.is_waiting() || !producer.prepare_sleep() {
                 return false;
             }
         }
@@ -344,6 +372,38 @@ impl LaneTable {
         for lane in self.outbound.read().iter().flatten() {
             lane.producer.lock().awake();
         }
+    }
+
+    /// Tells all other ends that this process is about to end in good order. The lanes work on.
+    pub(super) fn leave(&self) {
+        // A thread that holds one of the locks holds it for a moment, unless it is stopped.
+        for lane in self.outbound.read().iter().flatten() {
+            if let Some(mut producer) = lane.producer.try_lock_for(LEAVING) {
+                producer.leave();
+            }
+        }
+        let Some(mut lanes) = self.inbound.try_lock_for(LEAVING) else { return };
+        for lane in lanes.iter_mut() {
+            lane.consumer.leave();
+        }
+        for lane in &mut self.news.lock().arrived {
+            lane.consumer.leave();
+        }
+    }
+
+    /// Sends what found no room in lanes before. Whether any of it found some now.
+    pub(super) fn pay(&self) -> bool {
+        if !self.owing.load(Ordering::Relaxed) || !self.owing.swap(false, Ordering::AcqRel) {
+            return false;
+        }
+        let mut any = false;
+        for lane in self.outbound.read().iter().flatten().filter(|lane| lane.owes()) {
+            any |= lane.pay();
+            if lane.owes() {
+                self.owing.store(true, Ordering::Release);
+            }
+        }
+        any
     }
 
     /// Closes all lanes, for good. Gives the slots whose processes may want to know.
