@@ -10,6 +10,7 @@ mod instructions;
 mod interop;
 mod load;
 mod long;
+mod perftest;
 mod pyverbs;
 mod wire;
 
@@ -87,7 +88,7 @@ const fn seconds(count: u64) -> Duration {
 }
 
 /// In order: what is cheap and says most comes first.
-const STEPS: [Step; 17] = [
+const STEPS: [Step; 18] = [
     Step {
         name: "format",
         about: "cargo fmt --check",
@@ -168,6 +169,15 @@ const STEPS: [Step; 17] = [
         staged: true,
         root: true,
         run: wire::pingpongs,
+    },
+    Step {
+        name: "perftest",
+        about: "perftest's programs of every kind between processes of one host, by every path, as root and as nobody",
+        budget: seconds(120),
+        needs: &[tools::PERFTEST, tools::IPROUTE, tools::SETPRIV],
+        staged: true,
+        root: true,
+        run: perftest::run,
     },
     Step {
         name: "faults",
