@@ -1,0 +1,290 @@
+//! Peers that mean harm, or nothing.
+
+use ironverbs_mad::{
+    Accept, Cm, Config, Connect, ConnectError, Event, Instant, LocalAddr, exponential,
+};
+use ironverbs_wire::mad::cm::{Drep, Dreq, Message, Mra, Rej, RejReason, Rep, Req, Responded, Rtu};
+use ironverbs_wire::{Gid, Path};
+
+use crate::support::{CLIENT, Faults, GUIDS, MS, Rng, SERVER, SERVICE, World, gid, path, request};
+
+const NOW: Instant = Instant(1);
+
+/// REQs as a hostile host makes them: of any number of senders.
+fn forged_req(number: u32, template: &Req) -> (Path, Req) {
+    let src = Gid::from_ipv4((0x0b00_0000 + number).into());
+    let mut req = *template;
+    req.local_comm_id = number | 0x8000_0000;
+    req.local_ca_guid = u64::from(number);
+    req.local_qpn = number & 0xff_ffff | 2;
+    req.primary.local_gid = src;
+    req.private_data[16..20].copy_from_slice(&src.0[12..]);
+    (Path { src, ..path(CLIENT) }, req)
+}
+
+fn template() -> Req {
+    let mut cm = Cm::new(Config::new(0, 0, 1));
+    cm.connect(NOW, &request(CLIENT, 0x100)).unwrap();
+    match Message::parse(&cm.poll_transmit().unwrap().mad) {
+        Ok((_, Message::Req(req))) => req,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_hundred_thousand_requests() {
+    let template = template();
+    let mut cm = Cm::new(Config::new(2, 10, 5));
+    let listener = cm.listen(SERVICE, LocalAddr::Any, 32).unwrap();
+    for number in 0..100_000 {
+        let (path, req) = forged_req(number, &template);
+        cm.handle_mad(NOW, &path, 0xffff, &Message::Req(req).emit(number.into()));
+    }
+    assert_eq!(cm.len(), 32);
+    assert_eq!(cm.counters().over_limit, 100_000 - 32);
+    let mut first = None;
+    while let Some(Event::Request(request)) = cm.poll_event() {
+        assert_eq!(request.listener, listener);
+        first.get_or_insert(request.conn);
+    }
+    // Each that the program takes makes room for one.
+    cm.claim(first.unwrap());
+    cm.claim(first.unwrap());
+    for number in 200_000..200_010 {
+        let (path, req) = forged_req(number, &template);
+        cm.handle_mad(NOW, &path, 0xffff, &Message::Req(req).emit(number.into()));
+    }
+    assert_eq!(cm.len(), 33);
+    cm.reject(NOW, first.unwrap(), RejReason::ConsumerReject, &[], &[]).unwrap();
+    assert!(cm.poll_event().is_some());
+    assert!(cm.poll_event().is_none());
+}
+
+#[test]
+fn requests_for_nobody_leave_nothing() {
+    let template = template();
+    let config = Config { max_transmits: 100, ..Config::new(2, 10, 5) };
+    let mut cm = Cm::new(config);
+    for number in 0..10_000 {
+        let (path, req) = forged_req(number, &template);
+        cm.handle_mad(NOW, &path, 0xffff, &Message::Req(req).emit(number.into()));
+    }
+    assert!(cm.is_empty() && cm.next_timeout().is_none());
+    assert_eq!(std::iter::from_fn(|| cm.poll_transmit()).count(), 100);
+    assert_eq!(cm.counters().transmits_dropped, 9_900);
+    assert_eq!(cm.counters().sent, 100);
+}
+
+#[test]
+fn limits_over_all_listeners() {
+    let template = template();
+    let config =
+        Config { max_pending: 10, max_lingering: 4, max_connections: 20, ..Config::new(2, 10, 5) };
+    let mut cm = Cm::new(config);
+    cm.listen(SERVICE, LocalAddr::Any, 1_000).unwrap();
+    let ask = |cm: &mut Cm, numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            let (path, req) = forged_req(number, &template);
+            cm.handle_mad(NOW, &path, 0xffff, &Message::Req(req).emit(number.into()));
+        }
+        let conns: Vec<_> = std::iter::from_fn(|| cm.poll_event()).collect();
+        conns
+            .into_iter()
+            .map(|event| match event {
+                Event::Request(request) => request.conn,
+                other => panic!("{other:?}"),
+            })
+            .collect::<Vec<_>>()
+    };
+    let conns = ask(&mut cm, 0..50);
+    assert_eq!(conns.len(), 10);
+    for conn in &conns {
+        cm.reject(NOW, *conn, RejReason::ConsumerReject, &[], &[]).unwrap();
+    }
+    assert_eq!(cm.len(), 4, "some are kept to refuse again");
+    let conns = ask(&mut cm, 100..150);
+    for (i, conn) in conns.iter().enumerate() {
+        cm.accept(NOW, *conn, &Accept::new(1, 0x200 + i as u32)).unwrap();
+    }
+    assert_eq!(ask(&mut cm, 200..250).len(), 6, "20 in all");
+    let limit = Err(ConnectError::Limit { max: 20 });
+    assert_eq!(cm.connect(NOW, &request(CLIENT, 0x100)), limit);
+    cm.handle_timeout(NOW.after(config.linger));
+    assert!(cm.connect(NOW, &request(CLIENT, 0x100)).is_ok());
+}
+
+/// Everything about a connection, right but for the address it comes from.
+#[test]
+fn a_stranger_who_knows_every_number_changes_nothing() {
+    let mut world = World::listening();
+    let asking = world.cms[CLIENT].connect(world.now, &request(CLIENT, 0x500)).unwrap();
+    let transmit = world.cms[CLIENT].poll_transmit().unwrap();
+    let asking_tid = Message::parse(&transmit.mad).unwrap().0;
+    let [client, server] = world.connected();
+    let Message::Req(req) = world.trace[0].1 else { panic!() };
+    let Message::Rep(rep) = world.trace[1].1 else { panic!() };
+    let [client, server] = [client.comm_id(), server.comm_id()];
+    let rej = Rej {
+        local_comm_id: client,
+        remote_comm_id: server,
+        message: Responded::Other,
+        info_len: 8,
+        reason: RejReason::Timeout,
+        info: [0; 72],
+        private_data: [0; 148],
+    };
+    let mut unknown = Rej { remote_comm_id: 0, ..rej };
+    unknown.info[..8].copy_from_slice(&GUIDS[CLIENT].to_be_bytes());
+    let to_server = [
+        Message::Rtu(Rtu { local_comm_id: client, remote_comm_id: server, private_data: [0; 224] }),
+        Message::Dreq(Dreq {
+            local_comm_id: client,
+            remote_comm_id: server,
+            remote_qpn: 0x200,
+            private_data: [0; 220],
+        }),
+        Message::Drep(Drep {
+            local_comm_id: client,
+            remote_comm_id: server,
+            private_data: [0; 224],
+        }),
+        Message::Rej(rej),
+        Message::Rej(unknown),
+    ];
+    let to_client = [
+        Message::Rep(Rep { remote_comm_id: asking.comm_id(), local_qpn: 0x666, ..rep }),
+        Message::Rej(Rej { remote_comm_id: asking.comm_id(), message: Responded::Req, ..rej }),
+        Message::Mra(Mra {
+            local_comm_id: 1,
+            remote_comm_id: asking.comm_id(),
+            message: Responded::Req,
+            service_timeout: 31,
+            private_data: [0; 222],
+        }),
+    ];
+    let stranger: Gid = "10.0.0.66".parse().unwrap();
+    let before = world.cms[CLIENT].next_timeout();
+    for (side, messages) in [(SERVER, &to_server[..]), (CLIENT, &to_client[..])] {
+        for (i, message) in messages.iter().enumerate() {
+            let from = Path { src: stranger, ..path(1 - side) };
+            let counters = world.cms[side].counters();
+            world.cms[side].handle_mad(world.now, &from, 0xffff, &message.emit(asking_tid));
+            assert!(world.events(side).is_empty(), "{message:?}");
+            let now = world.cms[side].counters();
+            assert_eq!(
+                now.wrong_peer + now.unknown_id,
+                counters.wrong_peer + counters.unknown_id + 1,
+                "{i}"
+            );
+            assert_eq!(world.cms[side].poll_transmit(), None, "{message:?}");
+        }
+    }
+    // From the right address, but without the transaction.
+    for message in to_client {
+        world.inject(CLIENT, asking_tid ^ 1 << 32, message);
+        assert!(world.events(CLIENT).is_empty(), "{message:?}");
+    }
+    assert_eq!(world.cms[CLIENT].next_timeout(), before);
+    // A REQ that names the GUID and QP of another's connection does not end it.
+    let mut stale = Req { local_comm_id: 0x7777, ..req };
+    stale.primary.local_gid = stranger;
+    stale.private_data[16..20].copy_from_slice(&stranger.0[12..]);
+    let from = Path { src: stranger, ..path(CLIENT) };
+    world.cms[SERVER].handle_mad(world.now, &from, 0xffff, &Message::Req(stale).emit(1));
+    assert!(matches!(world.event(SERVER), Event::Request(_)));
+    assert_eq!(world.cms[SERVER].poll_transmit(), None);
+}
+
+/// A peer names its times; none of them makes us busy or keeps us for hours.
+#[test]
+fn times_of_a_peer_are_kept_within_bounds() {
+    for (exponent, each) in [(0, MS), (31, exponential(21))] {
+        let mut world = World::new(1, Faults { loss: 0, ..Faults::default() });
+        world.cms[SERVER].listen(SERVICE, LocalAddr::Any, 1).unwrap();
+        let connect = Connect {
+            local_cm_response_timeout: exponent,
+            ack_timeout: exponent,
+            max_cm_retries: 15,
+            ..request(CLIENT, 0x100)
+        };
+        world.cms[CLIENT].connect(world.now, &connect).unwrap();
+        world.settle();
+        let server = world.request_event().conn;
+        let start = world.now;
+        world.cms[SERVER].accept(start, server, &Accept::new(GUIDS[SERVER], 0x200)).unwrap();
+        world.flush();
+        let cm = &mut world.cms[SERVER];
+        for i in 1..=16 {
+            assert_eq!(cm.next_timeout(), Some(start.after(i * each)));
+            cm.handle_timeout(start.after(i * each));
+        }
+        assert!(matches!(cm.poll_event(), Some(Event::Failed { .. })));
+        assert!(cm.is_empty());
+
+        // And the rest in the end.
+        let mut world = World::listening();
+        let client = world.cms[CLIENT].connect(world.now, &connect).unwrap();
+        world.settle();
+        let server = world.request_event().conn;
+        let now = world.now;
+        world.cms[SERVER].accept(now, server, &Accept::new(GUIDS[SERVER], 0x200)).unwrap();
+        world.settle();
+        world.cms[CLIENT].establish(client, &[]).unwrap();
+        world.settle();
+        world.cms[CLIENT].disconnect(world.now, client, &[]).unwrap();
+        world.settle();
+        let rest = world.cms[SERVER].next_timeout().unwrap();
+        assert!(rest <= world.now.after(each), "{rest:?}");
+    }
+}
+
+/// Bytes of any kind, and messages of any content about connections that exist.
+#[test]
+fn nothing_panics_and_nothing_grows() {
+    let mut rng = Rng(0x5eed);
+    let mut world = World::listening();
+    let conns = world.connected();
+    let waiting = world.cms[CLIENT].connect(world.now, &request(CLIENT, 0x700)).unwrap();
+    world.settle();
+    let asked = world.request_event().conn;
+    let seen: Vec<_> = world.trace.iter().map(|(_, message)| message.emit(1)).collect();
+    let ids = [conns[0], conns[1], waiting, asked].map(|conn| conn.comm_id());
+    for i in 0..200_000 {
+        let mut mad = seen[rng.below(seen.len() as u64) as usize];
+        mad[17] = 0x0f + rng.below(13) as u8;
+        for at in [24, 28] {
+            if rng.percent(80) {
+                let id = ids[rng.below(4) as usize];
+                mad[at..at + 4].copy_from_slice(&id.to_be_bytes());
+            }
+        }
+        for _ in 0..rng.below(6) {
+            let at = rng.below(256) as usize;
+            mad[at] = rng.next() as u8;
+        }
+        let side = rng.below(2) as usize;
+        let len = if rng.percent(95) { 256 } else { rng.below(256) as usize };
+        let at = Instant(1 + i * 10_000);
+        world.cms[side].handle_mad(at, &path(1 - side), 0xffff, &mad[..len]);
+        if rng.percent(10) {
+            world.cms[side].handle_timeout(at);
+        }
+        while world.cms[side].poll_transmit().is_some() {}
+        for event in world.events(side) {
+            if let Event::Request(request) = event {
+                let accept = Accept::new(1, 0x1000 + rng.below(100) as u32);
+                let _ = world.cms[side].accept(at, request.conn, &accept);
+                if rng.percent(90) {
+                    world.cms[side].release(at, request.conn);
+                }
+            }
+        }
+        assert!(world.cms[side].len() < 2_000);
+    }
+    let counters = world.cms.each_ref().map(Cm::counters);
+    for counters in counters {
+        assert!(counters.malformed > 1_000 && counters.wrong_peer > 1_000, "{counters:?}");
+        assert!(counters.unknown_id > 1_000, "{counters:?}");
+    }
+    assert_eq!(gid(CLIENT), path(CLIENT).src);
+}

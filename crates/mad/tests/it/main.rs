@@ -1,0 +1,8 @@
+//! Two connection managers, a network between them, and peers of every kind.
+
+mod captures;
+mod chaos;
+mod connections;
+mod hostile;
+mod resolution;
+mod support;
