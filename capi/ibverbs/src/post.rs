@@ -76,6 +76,46 @@ pub(crate) fn with_sges<T>(
     work(sges)
 }
 
+/// A receive request of one of the two ABIs.
+pub(crate) trait RecvRequest {
+    fn next(&self) -> *mut Self;
+    fn wr_id(&self) -> u64;
+    fn list(&self) -> (*mut ibv_sge, c_int);
+}
+
+impl RecvRequest for ibv_recv_wr {
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+
+    fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
+
+    fn list(&self) -> (*mut ibv_sge, c_int) {
+        (self.sg_list, self.num_sge)
+    }
+}
+
+/// Posts a list of receive requests to a queue.
+///
+/// # Safety
+/// As for [`each`]; each request's list has as many elements as it says.
+pub(crate) unsafe fn receives<W: RecvRequest>(
+    first: *mut W,
+    bad: *mut *mut W,
+    mut post: impl FnMut(u64, &[Sge]) -> Result<(), PostError>,
+) -> Outcome<()> {
+    let one = |wr: &W| {
+        let (list, count) = wr.list();
+        // SAFETY: the caller's promise.
+        let list = unsafe { elements(list, count)? };
+        Ok(with_sges(list, |sges| post(wr.wr_id(), sges))?)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { each(first, bad, W::next, one) }
+}
+
 /// ibv_post_recv(3).
 ///
 /// # Safety
@@ -89,15 +129,7 @@ pub(crate) unsafe extern "C" fn post_recv(
         // SAFETY: the caller's promise.
         unsafe {
             let found = ibv_qp_ex::pool().find(qp).inspect_err(|_| blame(bad, wr))?;
-            each(
-                wr,
-                bad,
-                |wr| wr.next,
-                |wr| {
-                    let list = elements(wr.sg_list, wr.num_sge)?;
-                    Ok(with_sges(list, |sges| found.inner.post_recv(wr.wr_id, sges))?)
-                },
-            )
+            receives(wr, bad, |wr_id, sges| found.inner.post_recv(wr_id, sges))
         }
     })
 }
@@ -115,15 +147,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         // SAFETY: the caller's promise.
         unsafe {
             let found = ibv_srq::pool().find(srq).inspect_err(|_| blame(bad, wr))?;
-            each(
-                wr,
-                bad,
-                |wr| wr.next,
-                |wr| {
-                    let list = elements(wr.sg_list, wr.num_sge)?;
-                    Ok(with_sges(list, |sges| found.inner.post_recv(wr.wr_id, sges))?)
-                },
-            )
+            receives(wr, bad, |wr_id, sges| found.inner.post_recv(wr_id, sges))
         }
     })
 }

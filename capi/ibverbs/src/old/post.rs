@@ -5,7 +5,7 @@ use std::mem;
 
 use super::*;
 use crate::fail;
-use crate::post::{blame, each, elements, push, send_wr, with_sges};
+use crate::post::{RecvRequest, blame, each, elements, push, receives, send_wr};
 use crate::{cq, fail::Failure};
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq_1_0, num: c_int, wc: *mut ibv_wc) -> c_int {
@@ -22,6 +22,20 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq_1_0, solicited: c_
     }
 }
 
+impl RecvRequest for ibv_recv_wr_1_0 {
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+
+    fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
+
+    fn list(&self) -> (*mut ibv_sge, c_int) {
+        (self.sg_list, self.num_sge)
+    }
+}
+
 pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp_1_0,
     wr: *mut ibv_recv_wr_1_0,
@@ -32,15 +46,7 @@ pub(crate) unsafe extern "C" fn post_recv(
         unsafe {
             let find = || ibv_qp_ex::pool().find(real(qp)?);
             let found = find().inspect_err(|_| blame(bad, wr))?;
-            each(
-                wr,
-                bad,
-                |wr| wr.next,
-                |wr| {
-                    let list = elements(wr.sg_list, wr.num_sge)?;
-                    Ok(with_sges(list, |sges| found.inner.post_recv(wr.wr_id, sges))?)
-                },
-            )
+            receives(wr, bad, |wr_id, sges| found.inner.post_recv(wr_id, sges))
         }
     })
 }
@@ -55,15 +61,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         unsafe {
             let find = || ibv_srq::pool().find(real(srq)?);
             let found = find().inspect_err(|_| blame(bad, wr))?;
-            each(
-                wr,
-                bad,
-                |wr| wr.next,
-                |wr| {
-                    let list = elements(wr.sg_list, wr.num_sge)?;
-                    Ok(with_sges(list, |sges| found.inner.post_recv(wr.wr_id, sges))?)
-                },
-            )
+            receives(wr, bad, |wr_id, sges| found.inner.post_recv(wr_id, sges))
         }
     })
 }
