@@ -20,13 +20,9 @@ pub struct Ah {
 impl Ah {
     pub(crate) fn new(pd: &Arc<Pd>, attr: &AhAttr) -> Result<Arc<Ah>, Error> {
         let path = pd.context().resolve(attr)?;
+        let identity = pd.host().counted(&pd.host().quotas.ah)?;
         object::take(&pd.users);
-        Ok(Arc::new(Ah {
-            identity: pd.host().identity("address handle"),
-            pd: pd.clone(),
-            attr: *attr,
-            path,
-        }))
+        Ok(Arc::new(Ah { identity, pd: pd.clone(), attr: *attr, path }))
     }
 
     /// The attributes it was made from.

@@ -348,7 +348,7 @@ impl Context {
     /// Makes a protection domain (ibv_alloc_pd(3)).
     pub fn alloc_pd(self: &Arc<Self>) -> Result<Arc<Pd>, Error> {
         self.inner().check()?;
-        Ok(Pd::new(self))
+        Pd::new(self)
     }
 
     /// Makes a completion channel (ibv_create_comp_channel(3)).

@@ -71,6 +71,8 @@ impl Cq {
                 max: u64::from(limits::COMP_VECTORS) - 1,
             });
         }
+        let host = context.inner();
+        let identity = host.counted(&host.quotas.cq)?;
         if let Some(channel) = channel {
             channel.identity.check()?;
             if !Arc::ptr_eq(channel.context(), context) {
@@ -85,7 +87,7 @@ impl Cq {
             overrun: false,
         };
         Ok(Arc::new_cyclic(|me| Cq {
-            identity: context.inner().identity("completion queue"),
+            identity,
             users: AtomicUsize::new(0),
             comp_events: EventCount::default(),
             async_events: EventCount::default(),

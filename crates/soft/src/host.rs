@@ -24,7 +24,7 @@ use crate::link::{LinkCounters, Outlet, Sender, Sockets};
 use crate::memory::Regions;
 use crate::multicast::Groups;
 use crate::neighbours::Blocked;
-use crate::object::Identity;
+use crate::object::{Identity, Quota, Quotas};
 use crate::progress::{Background, Engine, Kick, ReceiveCounters};
 use crate::qpn::QpTable;
 use crate::registry::{JoinError, JoinOptions, Member, Registry};
@@ -80,6 +80,7 @@ pub(crate) struct Inner {
     interfaces: Interfaces,
     devices: Mutex<Devices>,
     handles: AtomicU32,
+    pub(crate) quotas: Quotas,
     joining: Mutex<Joining>,
     fork: ForkGuard,
 }
@@ -270,6 +271,7 @@ impl Inner {
             interfaces,
             devices: Mutex::default(),
             handles: first_handle(),
+            quotas: Quotas::default(),
             joining: Mutex::default(),
             fork: ForkGuard::new()?,
         })
@@ -297,6 +299,11 @@ impl Inner {
 
     pub(crate) fn identity(&self, what: &'static str) -> Identity {
         Identity::new(what, &self.handles)
+    }
+
+    /// Of an object of which there may only be so many.
+    pub(crate) fn counted(&self, quota: &Arc<Quota>) -> Result<Identity, Error> {
+        Identity::counted(quota, &self.handles)
     }
 
     /// Whether packets can be sent and received.

@@ -261,10 +261,11 @@ impl Mr {
     ) -> Result<Arc<Mr>, Error> {
         let iova = check(addr, len, iova, access)?;
         let region = Region { pd: pd.handle(), addr, len, iova, access };
+        let identity = pd.host().counted(&pd.host().quotas.mr)?;
         let lkey = pd.host().regions.write().insert(region)?;
         object::take(&pd.users);
         Ok(Arc::new(Mr {
-            identity: pd.host().identity("memory region"),
+            identity,
             context: pd.context().clone(),
             now: Mutex::new(Registration { pd: pd.clone(), addr, len, iova, access, lkey }),
         }))

@@ -1,8 +1,58 @@
 //! What every object of the verbs has: a handle, a word for the caller, and an end.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use crate::Error;
+use crate::context::limits;
+
+/// How many objects of a kind a Host has, and may have.
+#[derive(Debug)]
+pub(crate) struct Quota {
+    what: &'static str,
+    max: u32,
+    used: AtomicU32,
+}
+
+impl Quota {
+    fn new(what: &'static str, max: u32) -> Arc<Quota> {
+        Arc::new(Quota { what, max, used: AtomicU32::new(0) })
+    }
+
+    fn take(&self) -> Result<(), Error> {
+        let more = |used| (used < self.max).then_some(used + 1);
+        match self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::NoMemory { what: self.what }),
+        }
+    }
+
+    fn give_back(&self) {
+        self.used.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The quotas of a Host, those that its devices tell (ibv_query_device(3)).
+#[derive(Debug)]
+pub(crate) struct Quotas {
+    pub(crate) pd: Arc<Quota>,
+    pub(crate) cq: Arc<Quota>,
+    pub(crate) mr: Arc<Quota>,
+    pub(crate) ah: Arc<Quota>,
+    pub(crate) srq: Arc<Quota>,
+}
+
+impl Default for Quotas {
+    fn default() -> Quotas {
+        Quotas {
+            pd: Quota::new("protection domain", limits::PD),
+            cq: Quota::new("completion queue", limits::CQ),
+            mr: Quota::new("memory region", limits::MR),
+            ah: Quota::new("address handle", limits::AH),
+            srq: Quota::new("shared receive queue", limits::SRQ),
+        }
+    }
+}
 
 /// Identity of an object.
 #[derive(Debug)]
@@ -11,6 +61,8 @@ pub(crate) struct Identity {
     handle: u32,
     cookie: AtomicUsize,
     retired: AtomicBool,
+    /// What it counts for until it is destroyed.
+    quota: Option<Arc<Quota>>,
 }
 
 impl Identity {
@@ -20,7 +72,16 @@ impl Identity {
             handle: handles.fetch_add(1, Ordering::Relaxed),
             cookie: AtomicUsize::new(0),
             retired: AtomicBool::new(false),
+            quota: None,
         }
+    }
+
+    /// NoMemory when there are as many as may be.
+    pub(crate) fn counted(quota: &Arc<Quota>, handles: &AtomicU32) -> Result<Identity, Error> {
+        quota.take()?;
+        let mut identity = Identity::new(quota.what, handles);
+        identity.quota = Some(quota.clone());
+        Ok(identity)
     }
 
     pub(crate) fn handle(&self) -> u32 {
@@ -44,6 +105,9 @@ impl Identity {
         if self.retired.swap(true, Ordering::AcqRel) {
             return Err(Error::Stale { what: self.what });
         }
+        if let Some(quota) = &self.quota {
+            quota.give_back();
+        }
         Ok(())
     }
 
@@ -61,6 +125,13 @@ impl Identity {
     /// An error unless the object is alive.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.is_retired() { Err(Error::Stale { what: self.what }) } else { Ok(()) }
+    }
+}
+
+impl Drop for Identity {
+    fn drop(&mut self) {
+        // Never destroyed, or never made.
+        let _ = self.retire();
     }
 }
 

@@ -44,12 +44,13 @@ pub struct SrqInit {
 }
 
 impl Pd {
-    pub(crate) fn new(context: &Arc<Context>) -> Arc<Pd> {
-        Arc::new(Pd {
-            identity: context.inner().identity("protection domain"),
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Pd>, Error> {
+        let host = context.inner();
+        Ok(Arc::new(Pd {
+            identity: host.counted(&host.quotas.pd)?,
             users: AtomicUsize::new(0),
             context: context.clone(),
-        })
+        }))
     }
 
     /// The context it belongs to.

@@ -117,7 +117,8 @@ struct Xrc {
 impl Srq {
     pub(crate) fn new(pd: &Arc<Pd>, init: SrqInit) -> Result<Arc<Srq>, Error> {
         check_init(init)?;
-        Ok(Srq::make(pd, init, None))
+        let identity = pd.host().counted(&pd.host().quotas.srq)?;
+        Ok(Srq::make(identity, pd, init, None))
     }
 
     pub(crate) fn new_xrc(
@@ -136,20 +137,21 @@ impl Srq {
                 return Err(Error::Foreign { what });
             }
         }
+        let identity = pd.host().counted(&pd.host().quotas.srq)?;
         let number = domain.take_number().ok_or(Error::NoMemory { what: "XRC SRQ number" })?;
         object::take(&domain.users);
         object::take(&cq.users);
         let xrc = Xrc { number, domain: domain.clone(), cq: cq.clone() };
-        let srq = Srq::make(pd, init, Some(xrc));
+        let srq = Srq::make(identity, pd, init, Some(xrc));
         domain.add(number, &srq);
         Ok(srq)
     }
 
-    fn make(pd: &Arc<Pd>, init: SrqInit, xrc: Option<Xrc>) -> Arc<Srq> {
+    fn make(identity: Identity, pd: &Arc<Pd>, init: SrqInit, xrc: Option<Xrc>) -> Arc<Srq> {
         object::take(&pd.users);
         let ring = Ring::new(init.max_wr as usize, init.max_sge.max(1) as usize);
         Arc::new_cyclic(|me| Srq {
-            identity: pd.host().identity("shared receive queue"),
+            identity,
             users: AtomicUsize::new(0),
             events: EventCount::default(),
             me: me.clone(),

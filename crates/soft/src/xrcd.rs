@@ -121,12 +121,13 @@ impl Xrcd {
         let device = context.device().ifindex();
         let file = file.map(|fd| identify(fd, device)).transpose()?;
         let cq = Cq::new(context, 1, None, 0)?;
+        let pd = Pd::new(context)?;
         let domain = context.inner().xrc.open(file, create, exclusive)?;
         Ok(Arc::new(Xrcd {
             identity: context.inner().identity("XRC domain"),
             users: AtomicUsize::new(0),
             domain,
-            pd: Pd::new(context),
+            pd,
             cq,
         }))
     }

@@ -15,6 +15,7 @@ cases![
     queues_of_no_requests_are_legal,
     completion_queues_have_limits,
     shared_receive_queues_have_limits,
+    there_are_as_many_objects_as_the_device_tells,
     objects_of_another_context_are_refused,
     a_full_queue_takes_no_more_and_keeps_what_it_has,
     a_send_keeps_its_place_until_its_completion_is_read,
@@ -382,4 +383,40 @@ fn malformed_requests_are_refused(f: &Fabric) {
     let error = x.post_send(&wr(1, WrOpcode::Send), Payload::Sges(&[a.sge(0, 8)])).unwrap_err();
     assert_eq!(error, PostError::NoDestination);
     f.nothing_more(&[&a, &b]);
+}
+
+fn there_are_as_many_objects_as_the_device_tells(f: &Fabric) {
+    let side = f.side();
+    let limit = side.context.attr();
+    let pds = until_refused(limit.max_pd, || side.context.alloc_pd());
+    let cqs = until_refused(limit.max_cq, || side.context.create_cq(1, None, 0));
+    let init = SrqInit { max_wr: 1, max_sge: 1 };
+    let srqs = until_refused(limit.max_srq, || side.pd.create_srq(init));
+    // One that ends makes room for one, destroyed or dropped.
+    pds[0].destroy().unwrap();
+    cqs[0].destroy().unwrap();
+    srqs[0].destroy().unwrap();
+    side.context.alloc_pd().unwrap().destroy().unwrap();
+    let pd = side.context.alloc_pd().unwrap();
+    assert_eq!(side.context.alloc_pd().unwrap_err().errno(), ENOMEM);
+    drop(pd);
+    side.context.alloc_pd().unwrap();
+    side.context.create_cq(1, None, 0).unwrap();
+    side.pd.create_srq(init).unwrap();
+}
+
+/// Makes objects of which the device says that there are at most `max`, until there are no more.
+fn until_refused<T>(max: u32, make: impl Fn() -> Result<T, Error>) -> Vec<T> {
+    let mut made = Vec::new();
+    let error = loop {
+        match make() {
+            Ok(object) => made.push(object),
+            Err(error) => break error,
+        }
+        assert!(made.len() <= max as usize);
+    };
+    assert_eq!(error.errno(), ENOMEM, "{error}");
+    // The side has one of each kind itself, and the device may use some.
+    assert!(made.len() + 8 >= max as usize, "{} of {max}", made.len());
+    made
 }
