@@ -1,8 +1,8 @@
 //! What the program hears of.
 
 use ironverbs_wire::mad::cm::{
-    Drep, Dreq, IpHeader, Rej, RejReason, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq, SidrStatus,
-    Transport,
+    Drep, Dreq, Ece, IpHeader, Rej, RejReason, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq,
+    SidrStatus, Transport,
 };
 use ironverbs_wire::{Mtu, Path};
 
@@ -126,6 +126,8 @@ pub struct Request {
     pub rnr_retry_count: u8,
     /// The peer's QP has a shared receive queue.
     pub srq: bool,
+    /// Options of a vendor that the peer offers or has taken up.
+    pub ece: Ece,
     /// Path MTU.
     pub mtu: Mtu,
     /// Rate of the path as in `enum ibv_rate`.
@@ -169,6 +171,8 @@ pub struct Reply {
     pub rnr_retry_count: u8,
     /// The peer's QP has a shared receive queue.
     pub srq: bool,
+    /// Options of a vendor that the peer offers or has taken up.
+    pub ece: Ece,
     /// What the consumer sent.
     pub private_data: [u8; Rep::PRIVATE_DATA],
 }

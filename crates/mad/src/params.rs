@@ -1,6 +1,6 @@
 //! What the program decides about a connection.
 
-use ironverbs_wire::mad::cm::{IpHeader, ServiceId, SidrStatus, Transport};
+use ironverbs_wire::mad::cm::{Ece, IpHeader, ServiceId, SidrStatus, Transport};
 use ironverbs_wire::{Gid, Mtu, Path};
 
 /// The addresses that a listener takes requests to.
@@ -38,7 +38,8 @@ impl LocalAddr {
 }
 
 /// What a REQ says. Where the format is narrower than the field, the largest value that fits is
-/// sent.
+/// sent. Of an extended reliable connection the local QP only sends, so that what would be for the
+/// peer's sending (`responder_resources`, the retry counts, `srq`) is not said.
 #[derive(Copy, Clone, Debug)]
 pub struct Connect<'a> {
     /// From the local port to the peer's; MADs and the connection itself take it.
@@ -70,6 +71,8 @@ pub struct Connect<'a> {
     pub rnr_retry_count: u8,
     /// The local QP has a shared receive queue.
     pub srq: bool,
+    /// Options of a vendor, for the peer to take up or not.
+    pub ece: Ece,
     /// Path MTU.
     pub mtu: Mtu,
     /// Rate of the path as in `enum ibv_rate`; 0 is the port's.
@@ -109,6 +112,7 @@ impl<'a> Connect<'a> {
             retry_count: 7,
             rnr_retry_count: 7,
             srq: false,
+            ece: Ece::default(),
             mtu: Mtu::M1024,
             packet_rate: 0,
             ack_timeout: 19,
@@ -121,7 +125,8 @@ impl<'a> Connect<'a> {
     }
 }
 
-/// What a REP says.
+/// What a REP says. Of an extended reliable connection the local QP only receives, so that
+/// `initiator_depth` and `flow_control` are not said, and its receives are always shared.
 #[derive(Copy, Clone, Debug)]
 pub struct Accept<'a> {
     /// GUID of the local device.
@@ -142,6 +147,8 @@ pub struct Accept<'a> {
     pub rnr_retry_count: u8,
     /// The local QP has a shared receive queue.
     pub srq: bool,
+    /// Those of the peer's options that are taken up.
+    pub ece: Ece,
     /// At most 196 bytes.
     pub private_data: &'a [u8],
 }
@@ -159,6 +166,7 @@ impl<'a> Accept<'a> {
             flow_control: false,
             rnr_retry_count: 7,
             srq: false,
+            ece: Ece::default(),
             private_data: &[],
         }
     }

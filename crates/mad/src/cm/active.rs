@@ -1,6 +1,8 @@
 //! The side that asks for a connection.
 
-use ironverbs_wire::mad::cm::{Message, Mra, Rej, RejReason, Rep, Req, ReqPath, Responded, Rtu};
+use ironverbs_wire::mad::cm::{
+    Message, Mra, Rej, RejReason, Rep, Req, ReqPath, Responded, Rtu, Transport,
+};
 
 use super::conn::{Conn, Miss, RemoteKey, Resend, State};
 use super::outbox::Route;
@@ -39,6 +41,7 @@ impl Cm {
             is_active: true,
             route,
             tid,
+            transport: connect.transport,
             ca_guid: connect.ca_guid,
             remote_guid: 0,
             qpn: connect.qpn & 0xff_ffff,
@@ -106,7 +109,9 @@ impl Cm {
     }
 
     fn on_first_rep(&mut self, now: Instant, id: u32, from: &Origin, rep: &Rep) {
-        if rep.local_comm_id == 0 || rep.local_qpn <= 1 {
+        let is_xrc = self.conns.get_mut(id).is_some_and(|conn| conn.transport == Transport::Xrc);
+        let remote_qpn = if is_xrc { rep.local_eecn } else { rep.local_qpn };
+        if rep.local_comm_id == 0 || remote_qpn <= 1 {
             self.counters.malformed += 1;
             return;
         }
@@ -116,7 +121,7 @@ impl Cm {
             self.counters.wrong_peer += 1;
             return;
         }
-        if let Some(old) = self.conns.by_remote_qpn(&key(rep.local_qpn)) {
+        if let Some(old) = self.conns.by_remote_qpn(&key(remote_qpn)) {
             self.counters.refused += 1;
             self.refuse_rep(from, rep, RejReason::StaleConnection);
             self.end_stale(now, old);
@@ -130,14 +135,14 @@ impl Cm {
         conn.state = State::RepRcvd;
         conn.remote_id = rep.local_comm_id;
         conn.remote_guid = guid;
-        conn.remote_qpn = rep.local_qpn;
+        conn.remote_qpn = remote_qpn;
         conn.sent = None;
         conn.set_deadline(&mut self.deadlines, None);
         self.conns.name(id);
         self.events.push_back(Event::Reply(Box::new(Reply {
             conn: ConnId(id),
             remote_ca_guid: guid,
-            remote_qpn: rep.local_qpn,
+            remote_qpn,
             starting_psn: rep.starting_psn,
             responder_resources: rep.initiator_depth,
             initiator_depth: rep.responder_resources,
@@ -145,6 +150,7 @@ impl Cm {
             flow_control: rep.end_to_end_flow_control,
             rnr_retry_count: rep.rnr_retry_count,
             srq: rep.srq,
+            ece: rep.ece,
             private_data: rep.private_data,
         })));
     }
@@ -208,13 +214,16 @@ impl Cm {
 }
 
 fn req(id: u32, connect: &Connect, private_data: [u8; Req::PRIVATE_DATA]) -> Req {
+    let for_peers_sending = |value: u8| {
+        if connect.transport == Transport::Xrc { 0 } else { value }
+    };
     Req {
         local_comm_id: id,
         service_id: connect.service_id,
         local_ca_guid: connect.ca_guid,
         local_qkey: 0,
         local_qpn: connect.qpn,
-        responder_resources: connect.responder_resources,
+        responder_resources: for_peers_sending(connect.responder_resources),
         local_eecn: 0,
         initiator_depth: connect.initiator_depth,
         remote_eecn: 0,
@@ -223,13 +232,14 @@ fn req(id: u32, connect: &Connect, private_data: [u8; Req::PRIVATE_DATA]) -> Req
         end_to_end_flow_control: connect.flow_control,
         starting_psn: connect.starting_psn,
         local_cm_response_timeout: connect.local_cm_response_timeout.min(31),
-        retry_count: connect.retry_count.min(7),
+        retry_count: for_peers_sending(connect.retry_count.min(7)),
         pkey: connect.pkey,
         mtu: connect.mtu as u8,
         rdc_exists: false,
-        rnr_retry_count: connect.rnr_retry_count.min(7),
+        rnr_retry_count: for_peers_sending(connect.rnr_retry_count.min(7)),
         max_cm_retries: connect.max_cm_retries.min(15),
-        srq: connect.srq,
+        srq: connect.srq && connect.transport != Transport::Xrc,
+        ece: connect.ece,
         primary: ReqPath {
             local_lid: NO_LID,
             remote_lid: NO_LID,

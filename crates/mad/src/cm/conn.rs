@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ironverbs_wire::mad::Mad;
-use ironverbs_wire::mad::cm::{Message, Rej, RejReason, Responded};
+use ironverbs_wire::mad::cm::{Message, Rej, RejReason, Responded, Transport};
 use ironverbs_wire::{Gid, Path};
 
 use super::ListenerId;
@@ -74,6 +74,7 @@ pub(super) struct Conn {
     pub(super) route: Route,
     /// Transaction of the REQ, which REP, REJ, MRA and RTU belong to.
     pub(super) tid: u64,
+    pub(super) transport: Transport,
     /// GUID of the local device; 0 on the passive side until it accepts.
     pub(super) ca_guid: u64,
     /// GUID of the peer's device; 0 until it is known.

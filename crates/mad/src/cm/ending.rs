@@ -113,7 +113,10 @@ impl Cm {
         };
         match conn.state {
             State::ReqSent(_) | State::RepRcvd | State::ReqRcvd | State::RepSent(_) => {
-                if !conn.released {
+                let (is_asked, released) = (conn.state == State::ReqRcvd, conn.released);
+                // What the program has not heard of it need not hear the end of.
+                let unheard = released || (is_asked && self.withdraw_request(id));
+                if !unheard {
                     let rej = Box::new(*rej);
                     self.events.push_back(Event::Rejected { conn: ConnId(id), rej });
                 }
@@ -124,6 +127,15 @@ impl Cm {
             }
             State::TimeWait | State::Rejected => self.counters.duplicates += 1,
         }
+    }
+
+    /// Takes back the event of a request. Without this a peer that asks and withdraws for ever would
+    /// fill the queue of a program that is slow to look, backlog or not.
+    fn withdraw_request(&mut self, id: u32) -> bool {
+        let is_it = |event: &Event| matches!(event, Event::Request(asked) if asked.conn.0 == id);
+        // Requests are of late, so from the end.
+        let place = self.events.iter().rposition(is_it);
+        place.and_then(|place| self.events.remove(place)).is_some()
     }
 
     pub(super) fn on_dreq(&mut self, now: Instant, from: &Origin, dreq: &Dreq) {

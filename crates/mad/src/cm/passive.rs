@@ -66,20 +66,22 @@ impl Cm {
         if found.state != State::ReqRcvd {
             return Err(AnswerError::State { call: "accept", state: found.state.name() });
         }
+        let is_xrc = found.transport == Transport::Xrc;
         let rep = Rep {
             local_comm_id: found.id,
             remote_comm_id: found.remote_id,
             local_qkey: 0,
-            local_qpn: accept.qpn,
-            local_eecn: 0,
+            local_qpn: if is_xrc { 0 } else { accept.qpn },
+            local_eecn: if is_xrc { accept.qpn } else { 0 },
             starting_psn: accept.starting_psn,
             responder_resources: accept.responder_resources,
-            initiator_depth: accept.initiator_depth,
+            initiator_depth: if is_xrc { 0 } else { accept.initiator_depth },
             target_ack_delay: accept.target_ack_delay.min(31),
             failover_accepted: 0,
-            end_to_end_flow_control: accept.flow_control,
+            end_to_end_flow_control: accept.flow_control && !is_xrc,
             rnr_retry_count: accept.rnr_retry_count.min(7),
-            srq: accept.srq,
+            srq: accept.srq || is_xrc,
+            ece: accept.ece,
             local_ca_guid: accept.ca_guid,
             private_data,
         };
@@ -143,6 +145,7 @@ impl Cm {
             is_active: false,
             route: from.route(),
             tid: from.tid,
+            transport: req.transport,
             ca_guid: 0,
             remote_guid: req.local_ca_guid,
             qpn: 0,
@@ -172,6 +175,7 @@ impl Cm {
             retry_count: req.retry_count,
             rnr_retry_count: req.rnr_retry_count,
             srq: req.srq,
+            ece: req.ece,
             mtu,
             packet_rate: req.primary.packet_rate,
             sl: req.primary.sl,

@@ -9,9 +9,7 @@ use ironverbs_mad::{
 };
 use ironverbs_wire::mad::cm::RejReason;
 
-use crate::support::{CLIENT, Faults, GUIDS, MS, Rng, SERVER, SERVICE, World, request};
-
-const SECOND: u64 = 1_000 * MS;
+use crate::support::{CLIENT, Faults, GUIDS, MS, Rng, SECOND, SERVER, SERVICE, World, request};
 
 /// What a program does.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]

@@ -1,37 +1,17 @@
 //! Connections, message by message.
 
 use ironverbs_mad::{
-    Accept, AnswerError, Connect, ConnectError, Disconnect, Event, Failure, ListenError, LocalAddr,
-    exponential,
+    Accept, AnswerError, Cm, Config, Connect, ConnectError, Disconnect, Event, Failure, Instant,
+    ListenError, LocalAddr, exponential,
 };
-use ironverbs_wire::Mtu;
 use ironverbs_wire::mad::cm::{
-    ApStatus, Dreq, Lap, Message, Mra, Rej, RejReason, Rep, Req, Responded, Rtu, ServiceId,
-    Transport,
+    ApStatus, Ece, IpHeader, Lap, Message, RejReason, Responded, ServiceId, Transport,
 };
+use ironverbs_wire::{Gid, Mtu, Path};
 
 use crate::support::{
-    CLIENT, Faults, GUIDS, MS, SERVER, SERVICE, World, gid, header, path, request,
+    CLIENT, Faults, GUIDS, MS, SECOND, SERVER, SERVICE, World, gid, header, names, request,
 };
-
-const SECOND: u64 = 1_000 * MS;
-
-fn names(world: &World) -> Vec<(usize, &'static str)> {
-    let name = |message: &Message| match message {
-        Message::Req(_) => "REQ",
-        Message::Mra(_) => "MRA",
-        Message::Rej(_) => "REJ",
-        Message::Rep(_) => "REP",
-        Message::Rtu(_) => "RTU",
-        Message::Dreq(_) => "DREQ",
-        Message::Drep(_) => "DREP",
-        Message::SidrReq(_) => "SIDR_REQ",
-        Message::SidrRep(_) => "SIDR_REP",
-        Message::Lap(_) => "LAP",
-        Message::Apr(_) => "APR",
-    };
-    world.trace.iter().map(|(side, message)| (*side, name(message))).collect()
-}
 
 #[test]
 fn a_whole_life() {
@@ -127,7 +107,7 @@ fn nobody_listens() {
 fn a_listener_is_found_by_service_and_address() {
     let mut world = World::new(1, Faults::default());
     let cm = &mut world.cms[SERVER];
-    let other: ironverbs_wire::Gid = "10.0.0.9".parse().unwrap();
+    let other: Gid = "10.0.0.9".parse().unwrap();
     let v6 = cm.listen(SERVICE, LocalAddr::AnyIpv6, 8).unwrap();
     let elsewhere = cm.listen(SERVICE, LocalAddr::Gid(other), 8).unwrap();
     for addr in [LocalAddr::Any, LocalAddr::AnyIpv6, LocalAddr::AnyIpv4, LocalAddr::Gid(other)] {
@@ -348,141 +328,6 @@ fn no_rtu_at_all() {
 }
 
 #[test]
-fn both_disconnect_at_once() {
-    let mut world = World::listening();
-    let conns = world.connected();
-    for side in [CLIENT, SERVER] {
-        world.cms[side].disconnect(world.now, conns[side], &[]).unwrap();
-    }
-    world.settle();
-    for side in [CLIENT, SERVER] {
-        assert!(matches!(world.event(side), Event::Disconnected { .. }));
-    }
-    world.wait(3 * SECOND);
-    for side in [CLIENT, SERVER] {
-        assert_eq!(world.event(side), Event::TimewaitExit { conn: conns[side] });
-    }
-}
-
-#[test]
-fn a_lost_drep_comes_again_and_none_is_an_end_too() {
-    let mut world = World::listening();
-    let [client, _] = world.connected();
-    world.cms[CLIENT].disconnect(world.now, client, &[]).unwrap();
-    world.flush();
-    // What is on its way arrives, the answer does not.
-    world.faults.loss = 100;
-    world.settle();
-    assert!(matches!(world.event(SERVER), Event::Disconnected { .. }));
-    assert!(world.events(CLIENT).is_empty());
-    world.faults.loss = 0;
-    world.wait(7 * SECOND);
-    let by = Disconnect::Confirmed(Box::new([0; 224]));
-    let events = world.events(CLIENT);
-    assert_eq!(events[0], Event::Disconnected { conn: client, by }, "{events:?}");
-
-    let mut world = World::listening();
-    let [client, server] = world.connected();
-    world.faults.loss = 100;
-    world.cms[CLIENT].disconnect(world.now, client, &[]).unwrap();
-    world.wait(200 * SECOND);
-    let by = Disconnect::NoAnswer;
-    let events = world.events(CLIENT);
-    assert_eq!(
-        events,
-        [Event::Disconnected { conn: client, by }, Event::TimewaitExit { conn: client }]
-    );
-    // The other side notices when it disconnects, and is told that there is nothing any more.
-    world.faults.loss = 0;
-    world.cms[SERVER].disconnect(world.now, server, &[]).unwrap();
-    world.settle();
-    assert!(matches!(
-        world.event(SERVER),
-        Event::Disconnected { by: Disconnect::Confirmed(_), .. }
-    ));
-}
-
-#[test]
-fn what_is_released_is_not_heard_of() {
-    let mut world = World::listening();
-    let [client, server] = world.connected();
-    world.cms[CLIENT].release(world.now, client);
-    world.cms[CLIENT].release(world.now, client);
-    assert!(world.cms[CLIENT].disconnect(world.now, client, &[]).is_err());
-    world.settle();
-    assert!(matches!(world.event(SERVER), Event::Disconnected { by: Disconnect::Peer(_), .. }));
-    world.cms[SERVER].release(world.now, server);
-    world.wait(10 * SECOND);
-    assert!(world.events(CLIENT).is_empty() && world.events(SERVER).is_empty());
-    assert!(world.cms.iter().all(|cm| cm.is_empty()));
-    world.cms[CLIENT].release(world.now, client);
-}
-
-#[test]
-fn an_accepted_request_that_is_released_ends_for_the_client_too() {
-    for rtu_is_lost in [false, true] {
-        let mut world = World::listening();
-        let client = world.cms[CLIENT].connect(world.now, &request(CLIENT, 0x100)).unwrap();
-        world.settle();
-        let server = world.request_event().conn;
-        let now = world.now;
-        world.cms[SERVER].accept(now, server, &Accept::new(GUIDS[SERVER], 0x200)).unwrap();
-        world.settle();
-        world.events(CLIENT);
-        world.cms[CLIENT].establish(client, &[]).unwrap();
-        world.faults.loss = if rtu_is_lost { 100 } else { 0 };
-        world.flush();
-        world.faults.loss = 0;
-        world.cms[SERVER].release(world.now, server);
-        world.settle();
-        let by = Disconnect::Rejected(RejReason::ConsumerReject);
-        assert_eq!(world.event(CLIENT), Event::Disconnected { conn: client, by });
-        assert!(world.events(SERVER).is_empty());
-        world.drain();
-    }
-}
-
-/// A process that was killed and started anew connects from a QP that we hold connected.
-#[test]
-fn a_peer_that_has_forgotten_ends_the_old_connection() {
-    let mut world = World::listening();
-    let [_, server] = world.connected();
-    world.cms[CLIENT] = ironverbs_mad::Cm::new(ironverbs_mad::Config::new(1, 10, 0xaaaa_bbbb_cccc));
-    world.cms[CLIENT].connect(world.now, &request(CLIENT, 0x100)).unwrap();
-    world.settle();
-    let Event::Rejected { rej, .. } = world.event(CLIENT) else { panic!() };
-    assert_eq!(rej.reason, RejReason::StaleConnection);
-    assert!(matches!(world.event(SERVER), Event::Disconnected { conn, .. } if conn == server));
-    world.wait(3 * SECOND);
-    assert_eq!(world.event(SERVER), Event::TimewaitExit { conn: server });
-    world.connected();
-}
-
-#[test]
-fn a_server_that_has_forgotten_ends_the_old_connection() {
-    let mut world = World::listening();
-    let [old, _] = world.connected();
-    world.cms[SERVER] = ironverbs_mad::Cm::new(ironverbs_mad::Config::new(2, 10, 0xaaaa_bbbb_cccc));
-    world.cms[SERVER].listen(SERVICE, LocalAddr::Any, 1).unwrap();
-    let client = world.cms[CLIENT].connect(world.now, &request(CLIENT, 0x101)).unwrap();
-    world.settle();
-    let server = world.request_event().conn;
-    world.cms[SERVER].accept(world.now, server, &Accept::new(GUIDS[SERVER], 0x200)).unwrap();
-    world.settle();
-    let Event::Rejected { rej, .. } = world.event(SERVER) else { panic!() };
-    assert_eq!((rej.reason, rej.message), (RejReason::StaleConnection, Responded::Rep));
-    let events = world.events(CLIENT);
-    assert!(
-        matches!(events[..], [
-            Event::Failed { conn, failure: Failure::StaleReply },
-            Event::Disconnected { conn: ended, .. },
-        ] if conn == client && ended == old),
-        "{events:?}"
-    );
-    world.drain();
-}
-
-#[test]
 fn an_alternate_path_is_answered() {
     let mut world = World::listening();
     let [client, server] = world.connected();
@@ -611,131 +456,102 @@ fn ids_tell_the_slot() {
     }
 }
 
-/// Each kind of message that answers nothing, in each state of a connection: it is counted, and
-/// the connection lives on.
+/// One manager is both sides, as between two programs' threads on 127.0.0.1.
 #[test]
-fn messages_out_of_turn() {
-    let mut world = World::listening();
-    let [client, server] = world.connected();
-    let sent: Vec<Message> = world.trace.iter().map(|(_, message)| *message).collect();
-    let [Message::Req(req), Message::Rep(rep), Message::Rtu(rtu)] = sent[..] else { panic!() };
-    let tid_of = |world: &mut World| {
-        // The transaction is that of the REQ, which is that of any repetition.
-        let connect = request(CLIENT, 0x900);
-        let conn = world.cms[CLIENT].connect(world.now, &connect).unwrap();
-        let transmit = world.cms[CLIENT].poll_transmit().unwrap();
-        world.cms[CLIENT].release(world.now, conn);
-        while world.cms[CLIENT].poll_transmit().is_some() {}
-        Message::parse(&transmit.mad).unwrap().0
+fn a_manager_with_itself() {
+    let own: Gid = "127.0.0.1".parse().unwrap();
+    let path = Path { src: own, dst: own, traffic_class: 0, hop_limit: 64, flow_label: 0 };
+    let ip = IpHeader { src_port: 4, src: own.to_ip(), dst: own.to_ip() };
+    let mut cm = Cm::new(Config::new(1, 10, 99));
+    let mut now = Instant(1);
+    let settle = |cm: &mut Cm, now| {
+        while let Some(transmit) = cm.poll_transmit() {
+            cm.handle_mad(now, &transmit.path, transmit.pkey, &transmit.mad);
+        }
+        std::iter::from_fn(|| cm.poll_event()).collect::<Vec<_>>()
     };
-    let other_tid = tid_of(&mut world);
-    let mra = Mra {
-        local_comm_id: server.comm_id(),
-        remote_comm_id: client.comm_id(),
-        message: Responded::Req,
-        service_timeout: 31,
-        private_data: [0; 222],
-    };
-    let before = world.trace.len();
-    world.inject(CLIENT, other_tid, Message::Mra(mra));
-    world.inject(SERVER, other_tid, Message::Rtu(rtu));
-    world.inject(CLIENT, other_tid, Message::Rep(Rep { remote_comm_id: client.comm_id(), ..rep }));
-    // To the wrong side.
-    world.inject(
-        CLIENT,
-        other_tid,
-        Message::Rtu(Rtu {
-            local_comm_id: server.comm_id(),
-            remote_comm_id: client.comm_id(),
-            private_data: [0; 224],
-        }),
-    );
-    world.inject(
-        SERVER,
-        other_tid,
-        Message::Rep(Rep {
-            local_comm_id: client.comm_id(),
-            remote_comm_id: server.comm_id(),
-            ..rep
-        }),
-    );
-    // With a QPN that is not the connection's.
-    let dreq = Dreq {
-        local_comm_id: client.comm_id(),
-        remote_comm_id: server.comm_id(),
-        remote_qpn: 0x201,
-        private_data: [0; 220],
-    };
-    world.inject(SERVER, other_tid, Message::Dreq(dreq));
-    // With an ID that is not the peer's.
-    let dreq = Dreq { local_comm_id: client.comm_id() ^ 1, remote_qpn: 0x200, ..dreq };
-    world.inject(SERVER, other_tid, Message::Dreq(dreq));
-    let rej = Rej {
-        local_comm_id: client.comm_id() ^ 1,
-        remote_comm_id: server.comm_id(),
-        message: Responded::Other,
-        info_len: 0,
-        reason: RejReason::StaleConnection,
-        info: [0; 72],
-        private_data: [0; 148],
-    };
-    world.inject(SERVER, other_tid, Message::Rej(rej));
-    assert!(world.events(CLIENT).is_empty() && world.events(SERVER).is_empty());
-    world.flush();
-    let sent = &names(&world)[before..];
-    assert_eq!(sent, [(CLIENT, "RTU")], "the answer to a REP that comes again");
-    assert_eq!(world.cms[CLIENT].counters().unexpected, 2);
-    assert_eq!(world.cms[SERVER].counters().unexpected, 1);
-    assert_eq!(world.cms[SERVER].counters().wrong_peer, 3);
-    assert_eq!(req.local_comm_id, client.comm_id());
-    world.settle();
-    world.cms[SERVER].disconnect(world.now, server, &[]).unwrap();
-    world.settle();
-    assert!(matches!(world.event(CLIENT), Event::Disconnected { .. }));
+    cm.listen(SERVICE, LocalAddr::AnyIpv4, 1).unwrap();
+    let connect = Connect { ip: Some(ip), ..Connect::new(path, SERVICE, GUIDS[0], 0x100) };
+    for disconnects in [CLIENT, SERVER] {
+        let client = cm.connect(now, &connect).unwrap();
+        let [Event::Request(asked)] = &settle(&mut cm, now)[..] else { panic!() };
+        let server = asked.conn;
+        cm.accept(now, server, &Accept::new(GUIDS[0], 0x200)).unwrap();
+        assert!(matches!(settle(&mut cm, now)[..], [Event::Reply(_)]));
+        cm.establish(client, &[]).unwrap();
+        assert!(matches!(settle(&mut cm, now)[..], [Event::Established { .. }]));
+        cm.disconnect(now, [client, server][disconnects], &[]).unwrap();
+        let events = settle(&mut cm, now);
+        assert!(
+            matches!(events[..], [Event::Disconnected { .. }, Event::Disconnected { .. }]),
+            "{events:?}"
+        );
+        now = now.after(3 * SECOND);
+        cm.handle_timeout(now);
+        assert_eq!(settle(&mut cm, now).len(), 2);
+        assert!(cm.is_empty());
+    }
+    // A repeated REQ and one that is withdrawn find the passive side.
+    let client = cm.connect(now, &connect).unwrap();
+    let [Event::Request(_)] = &settle(&mut cm, now)[..] else { panic!() };
+    cm.handle_timeout(cm.next_timeout().unwrap());
+    assert!(settle(&mut cm, now).is_empty());
+    cm.release(now, client);
+    assert!(matches!(settle(&mut cm, now)[..], [Event::Rejected { .. }]));
+    assert!(cm.is_empty());
 }
 
-/// What must be right in a REQ, and what is answered if it is not.
+/// Of an extended reliable connection one side sends and the other receives; its messages name the
+/// receiving QP in another place.
 #[test]
-fn a_request_that_is_wrong_is_refused_with_the_reason() {
+fn an_extended_reliable_connection() {
     let mut world = World::listening();
-    world.cms[CLIENT].connect(world.now, &request(CLIENT, 0x100)).unwrap();
-    let transmit = world.cms[CLIENT].poll_transmit().unwrap();
-    let (tid, Message::Req(good)) = Message::parse(&transmit.mad).unwrap() else { panic!() };
-    let with_data = |at: usize, byte: u8| {
-        let mut req = good;
-        req.private_data[at] = byte;
-        req
+    let connect = Connect {
+        transport: Transport::Xrc,
+        responder_resources: 1,
+        initiator_depth: 2,
+        srq: true,
+        ..request(CLIENT, 0x100)
     };
-    let mut other_remote = good;
-    other_remote.primary.remote_gid = gid(CLIENT);
-    let mut other_local = good;
-    other_local.primary.local_gid = "10.0.0.77".parse().unwrap();
-    let cases = [
-        (Req { transport: Transport::Rd, ..good }, RejReason::InvalidTransportServiceType),
-        (Req { transport: Transport::Extended(2), ..good }, RejReason::InvalidTransportServiceType),
-        (Req { mtu: 0, ..good }, RejReason::InvalidMtu),
-        (Req { mtu: 6, ..good }, RejReason::InvalidMtu),
-        (Req { local_qpn: 1, ..good }, RejReason::Unsupported),
-        (Req { service_id: ServiceId(77), ..good }, RejReason::InvalidServiceId),
-        (with_data(0, 0x10), RejReason::Unsupported),
-        (with_data(1, 0x50), RejReason::Unsupported),
-        (with_data(19, 99), RejReason::PrimaryRemoteGid),
-        (with_data(35, 99), RejReason::PrimaryRemoteGid),
-        (other_remote, RejReason::PrimaryRemoteGid),
-        (other_local, RejReason::PrimaryRemoteGid),
-    ];
-    for (req, reason) in cases {
-        world.inject(SERVER, tid, Message::Req(req));
-        let answer = world.cms[SERVER].poll_transmit().unwrap();
-        let (answer_tid, Message::Rej(rej)) = Message::parse(&answer.mad).unwrap() else {
-            panic!("{reason:?}");
-        };
-        assert_eq!((rej.reason, rej.message, answer_tid), (reason, Responded::Req, tid));
-        assert_eq!(rej.remote_comm_id, good.local_comm_id);
-        assert!(world.events(SERVER).is_empty());
-        assert!(world.cms[SERVER].is_empty());
-    }
-    assert_eq!(world.cms[SERVER].counters().refused, cases.len() as u64);
-    world.inject(SERVER, tid, Message::Req(good));
-    assert_eq!(world.request_event().path.dst, path(CLIENT).src);
+    let client = world.cms[CLIENT].connect(world.now, &connect).unwrap();
+    world.settle();
+    let Message::Req(req) = world.last(0) else { panic!() };
+    assert_eq!((req.responder_resources, req.retry_count, req.rnr_retry_count), (0, 0, 0));
+    assert_eq!((req.initiator_depth, req.srq), (2, false));
+    let asked = world.request_event();
+    assert_eq!((asked.transport, asked.responder_resources), (Transport::Xrc, 2));
+    let accept =
+        Accept { responder_resources: 2, initiator_depth: 5, ..Accept::new(GUIDS[SERVER], 0x200) };
+    world.cms[SERVER].accept(world.now, asked.conn, &accept).unwrap();
+    world.settle();
+    let Message::Rep(rep) = world.last(0) else { panic!() };
+    assert_eq!((rep.local_qpn, rep.local_eecn, rep.srq), (0, 0x200, true));
+    assert_eq!((rep.responder_resources, rep.initiator_depth), (2, 0));
+    let Event::Reply(reply) = world.event(CLIENT) else { panic!() };
+    assert_eq!(reply.remote_qpn, 0x200);
+    world.cms[CLIENT].establish(client, &[]).unwrap();
+    world.cms[CLIENT].disconnect(world.now, client, &[]).unwrap();
+    world.settle();
+    let events = world.events(SERVER);
+    assert!(
+        matches!(events[..], [Event::Established { .. }, Event::Disconnected { .. }]),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn options_of_a_vendor_reach_the_other_side() {
+    let mut world = World::listening();
+    let offered = Ece { vendor_id: 0x12_3456, options: 0xdead_beef };
+    let taken = Ece { vendor_id: 0x12_3456, options: 0x0000_beef };
+    let connect = Connect { ece: offered, ..request(CLIENT, 0x100) };
+    world.cms[CLIENT].connect(world.now, &connect).unwrap();
+    world.settle();
+    let asked = world.request_event();
+    assert_eq!(asked.ece, offered);
+    let accept = Accept { ece: taken, ..Accept::new(GUIDS[SERVER], 0x200) };
+    world.cms[SERVER].accept(world.now, asked.conn, &accept).unwrap();
+    world.settle();
+    let Event::Reply(reply) = world.event(CLIENT) else { panic!() };
+    assert_eq!(reply.ece, taken);
 }

@@ -288,3 +288,29 @@ fn nothing_panics_and_nothing_grows() {
     }
     assert_eq!(gid(CLIENT), path(CLIENT).src);
 }
+
+/// Who asks and withdraws for ever fills nothing, though the program looks at no event.
+#[test]
+fn requests_that_are_withdrawn_leave_nothing() {
+    let template = template();
+    let mut cm = Cm::new(Config::new(2, 10, 5));
+    cm.listen(SERVICE, LocalAddr::Any, 32).unwrap();
+    for number in 0..1_000 {
+        let (path, req) = forged_req(number, &template);
+        cm.handle_mad(NOW, &path, 0xffff, &Message::Req(req).emit(number.into()));
+        let mut rej = Rej {
+            local_comm_id: req.local_comm_id,
+            remote_comm_id: 0,
+            message: Responded::Other,
+            info_len: 8,
+            reason: RejReason::Timeout,
+            info: [0; 72],
+            private_data: [0; 148],
+        };
+        rej.info[..8].copy_from_slice(&req.local_ca_guid.to_be_bytes());
+        cm.handle_mad(NOW, &path, 0xffff, &Message::Rej(rej).emit(number.into()));
+        assert!(cm.is_empty());
+    }
+    assert_eq!(cm.poll_event(), None);
+    assert_eq!(cm.counters().over_limit, 0);
+}

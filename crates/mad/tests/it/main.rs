@@ -3,6 +3,8 @@
 mod captures;
 mod chaos;
 mod connections;
+mod endings;
 mod hostile;
+mod messages;
 mod resolution;
 mod support;

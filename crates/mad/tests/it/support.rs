@@ -13,6 +13,7 @@ pub(crate) const GUIDS: [u64; 2] = [0x1111_0000_0000_0001, 0x2222_0000_0000_0002
 pub(crate) const CLIENT: usize = 0;
 pub(crate) const SERVER: usize = 1;
 pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1_000 * MS;
 
 /// Seeded randomness (SplitMix64).
 #[derive(Clone, Debug)]
@@ -235,4 +236,22 @@ impl World {
             assert!(cm.is_empty(), "{cm:?}");
         }
     }
+}
+
+/// Who sent which messages.
+pub(crate) fn names(world: &World) -> Vec<(usize, &'static str)> {
+    let name = |message: &Message| match message {
+        Message::Req(_) => "REQ",
+        Message::Mra(_) => "MRA",
+        Message::Rej(_) => "REJ",
+        Message::Rep(_) => "REP",
+        Message::Rtu(_) => "RTU",
+        Message::Dreq(_) => "DREQ",
+        Message::Drep(_) => "DREP",
+        Message::SidrReq(_) => "SIDR_REQ",
+        Message::SidrRep(_) => "SIDR_REP",
+        Message::Lap(_) => "LAP",
+        Message::Apr(_) => "APR",
+    };
+    world.trace.iter().map(|(side, message)| (*side, name(message))).collect()
 }

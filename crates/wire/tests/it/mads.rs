@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use ironverbs_wire::mad::cm::{
-    ApStatus, Apr, CmError, Destination, Drep, Dreq, IpHeader, IpHeaderError, Lap, Message, Mra,
-    PortSpace, Rej, RejReason, Rep, Req, ReqPath, Responded, Rtu, ServiceId, SidrRep, SidrReq,
+    ApStatus, Apr, CmError, Destination, Drep, Dreq, Ece, IpHeader, IpHeaderError, Lap, Message,
+    Mra, PortSpace, Rej, RejReason, Rep, Req, ReqPath, Responded, Rtu, ServiceId, SidrRep, SidrReq,
     SidrStatus, Transport, destination,
 };
 use ironverbs_wire::mad::{self, GSI_QKEY, GmpError, MAD_LEN, Mad, MadHeader};
@@ -80,6 +80,7 @@ fn fields_of_captured_mads_have_the_values_another_decoder_finds() {
             rnr_retry_count: 0,
             max_cm_retries: 15,
             srq: false,
+            ece: Ece::default(),
             primary: ReqPath {
                 local_lid: 0xffff,
                 remote_lid: 0xffff,
@@ -123,6 +124,7 @@ fn fields_of_captured_mads_have_the_values_another_decoder_finds() {
             end_to_end_flow_control: false,
             rnr_retry_count: 7,
             srq: false,
+            ece: Ece::default(),
             local_ca_guid: 0xd438_67ff_fe68_f4e5,
             private_data: [0; 196],
         }
@@ -257,6 +259,12 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn ece()(vendor_id in U24, options in any::<u32>()) -> Ece {
+        Ece { vendor_id, options }
+    }
+}
+
+prop_compose! {
     fn req()(
         (local_comm_id, service_id, local_ca_guid, local_qkey, pkey)
             in any::<(u32, u64, u64, u32, u16)>(),
@@ -270,13 +278,14 @@ prop_compose! {
             Transport::Extended(7),
         ]),
         (primary, alternate, private_data) in (req_path(), req_path(), data()),
+        ece in ece(),
     ) -> Req {
         Req {
             local_comm_id, service_id: ServiceId(service_id), local_ca_guid, local_qkey, local_qpn,
             responder_resources, local_eecn, initiator_depth, remote_eecn,
             remote_cm_response_timeout, transport, end_to_end_flow_control, starting_psn,
             local_cm_response_timeout, retry_count, pkey, mtu, rdc_exists, rnr_retry_count,
-            max_cm_retries, srq, primary, alternate, private_data,
+            max_cm_retries, srq, ece, primary, alternate, private_data,
         }
     }
 }
@@ -289,12 +298,12 @@ prop_compose! {
         (responder_resources, initiator_depth) in any::<(u8, u8)>(),
         (target_ack_delay, failover_accepted, rnr_retry_count) in (0..32u8, 0..4u8, 0..8u8),
         (end_to_end_flow_control, srq) in any::<(bool, bool)>(),
-        private_data in data(),
+        (ece, private_data) in (ece(), data()),
     ) -> Rep {
         Rep {
             local_comm_id, remote_comm_id, local_qkey, local_qpn, local_eecn, starting_psn,
             responder_resources, initiator_depth, target_ack_delay, failover_accepted,
-            end_to_end_flow_control, rnr_retry_count, srq, local_ca_guid, private_data,
+            end_to_end_flow_control, rnr_retry_count, srq, ece, local_ca_guid, private_data,
         }
     }
 }

@@ -44,6 +44,17 @@ impl Transport {
     }
 }
 
+/// Enhanced connection establishment: options of a vendor that both QPs may take up (rdma_cm(7),
+/// `rdma_set_local_ece`). The vendor lies in what older releases have reserved, the options in the
+/// attribute modifier of the common header.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug, Default)]
+pub struct Ece {
+    /// Whose options these are, 24 bits; 0 for none.
+    pub vendor_id: u32,
+    /// The options.
+    pub options: u32,
+}
+
 /// Request for communication (IBA 12.6.5).
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Req {
@@ -89,6 +100,8 @@ pub struct Req {
     pub max_cm_retries: u8,
     /// The sender's QP takes its receives from a shared receive queue.
     pub srq: bool,
+    /// Options of a vendor.
+    pub ece: Ece,
     /// The path to use.
     pub primary: ReqPath,
     /// The path to move to; all zero if none.
@@ -104,9 +117,10 @@ impl Req {
     pub const PRIVATE_DATA: usize = 92;
     pub(super) const SERVICE_ID_AT: usize = 8;
 
-    pub(super) fn parse(b: &Body) -> Self {
+    pub(super) fn parse(modifier: u32, b: &Body) -> Self {
         Self {
             local_comm_id: be32(b, 0),
+            ece: Ece { vendor_id: be32(b, 4) & 0xff_ffff, options: modifier },
             service_id: ServiceId(be64(b, Self::SERVICE_ID_AT)),
             local_ca_guid: be64(b, 16),
             local_qkey: be32(b, 28),
@@ -137,6 +151,7 @@ impl Req {
         let (service, extended) = self.transport.bits();
         let mut b = [0; BODY_LEN];
         put(&mut b, 0, &self.local_comm_id.to_be_bytes());
+        put(&mut b, 4, &(self.ece.vendor_id & 0xff_ffff).to_be_bytes());
         put(&mut b, Self::SERVICE_ID_AT, &self.service_id.0.to_be_bytes());
         put(&mut b, 16, &self.local_ca_guid.to_be_bytes());
         put(&mut b, 28, &self.local_qkey.to_be_bytes());
@@ -292,9 +307,9 @@ pub struct Rep {
     pub remote_comm_id: u32,
     /// Q_Key, for reliable datagrams.
     pub local_qkey: u32,
-    /// The sender's QP, 24 bits.
+    /// The sender's QP, 24 bits; 0 for an extended reliable connection.
     pub local_qpn: u32,
-    /// End-to-end context, for reliable datagrams, 24 bits.
+    /// End-to-end context, 24 bits; for an extended reliable connection the sender's QP.
     pub local_eecn: u32,
     /// First PSN that the sender sends, 24 bits.
     pub starting_psn: u32,
@@ -312,6 +327,8 @@ pub struct Rep {
     pub rnr_retry_count: u8,
     /// The sender's QP takes its receives from a shared receive queue.
     pub srq: bool,
+    /// Options of a vendor.
+    pub ece: Ece,
     /// GUID of the sender's adapter.
     pub local_ca_guid: u64,
     /// Bytes of the consumer.
@@ -324,8 +341,10 @@ impl Rep {
     /// Bytes of private data.
     pub const PRIVATE_DATA: usize = 196;
 
-    pub(super) fn parse(b: &Body) -> Self {
+    pub(super) fn parse(modifier: u32, b: &Body) -> Self {
+        let vendor_id = u32::from_be_bytes([0, b[15], b[19], b[23]]);
         Self {
+            ece: Ece { vendor_id, options: modifier },
             local_comm_id: be32(b, 0),
             remote_comm_id: be32(b, 4),
             local_qkey: be32(b, 8),
@@ -349,9 +368,10 @@ impl Rep {
         put(&mut b, 0, &self.local_comm_id.to_be_bytes());
         put(&mut b, 4, &self.remote_comm_id.to_be_bytes());
         put(&mut b, 8, &self.local_qkey.to_be_bytes());
-        put24(&mut b, 12, self.local_qpn, 0);
-        put24(&mut b, 16, self.local_eecn, 0);
-        put24(&mut b, 20, self.starting_psn, 0);
+        let [_, high, mid, low_byte] = self.ece.vendor_id.to_be_bytes();
+        put24(&mut b, 12, self.local_qpn, high);
+        put24(&mut b, 16, self.local_eecn, mid);
+        put24(&mut b, 20, self.starting_psn, low_byte);
         b[24] = self.responder_resources;
         b[25] = self.initiator_depth;
         b[26] = low(self.target_ack_delay, 5, 3)

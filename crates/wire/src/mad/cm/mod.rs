@@ -13,7 +13,7 @@ mod reject;
 mod sidr;
 
 pub use alternate::{ApStatus, Apr, Lap};
-pub use connect::{Mra, Rep, Req, ReqPath, Responded, Rtu, Transport};
+pub use connect::{Ece, Mra, Rep, Req, ReqPath, Responded, Rtu, Transport};
 pub use disconnect::{Drep, Dreq};
 pub use ip::{IpHeader, IpHeaderError, PortSpace, ServiceId};
 pub use reject::{Rej, RejReason};
@@ -62,10 +62,10 @@ impl Message {
     pub fn parse(bytes: &[u8]) -> Result<(u64, Self), CmError> {
         let (header, body) = split(bytes)?;
         let message = match header.attribute {
-            Req::ATTRIBUTE => Self::Req(Req::parse(body)),
+            Req::ATTRIBUTE => Self::Req(Req::parse(header.modifier, body)),
             Mra::ATTRIBUTE => Self::Mra(Mra::parse(body)),
             Rej::ATTRIBUTE => Self::Rej(Rej::parse(body)),
-            Rep::ATTRIBUTE => Self::Rep(Rep::parse(body)),
+            Rep::ATTRIBUTE => Self::Rep(Rep::parse(header.modifier, body)),
             Rtu::ATTRIBUTE => Self::Rtu(Rtu::parse(body)),
             Dreq::ATTRIBUTE => Self::Dreq(Dreq::parse(body)),
             Drep::ATTRIBUTE => Self::Drep(Drep::parse(body)),
@@ -93,6 +93,10 @@ impl Message {
             Self::Lap(m) => (Lap::ATTRIBUTE, m.emit()),
             Self::Apr(m) => (Apr::ATTRIBUTE, m.emit()),
         };
+        let modifier = match self {
+            Self::Req(Req { ece, .. }) | Self::Rep(Rep { ece, .. }) => ece.options,
+            _ => 0,
+        };
         let header = MadHeader {
             base_version: BASE_VERSION,
             class: CLASS,
@@ -100,6 +104,7 @@ impl Message {
             method: METHOD_SEND,
             tid,
             attribute,
+            modifier,
             ..MadHeader::default()
         };
         let mut mad = [0; MAD_LEN];
