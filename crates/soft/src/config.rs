@@ -127,6 +127,9 @@ pub struct Config {
     pub timeout_scale: Setting<u32>,
     /// How data reaches a peer on the same host.
     pub path: Setting<DataPath>,
+    /// Whether the kernel copies to and from registered memory: safe also in threads that block
+    /// SIGSEGV or SIGBUS, where a program takes memory away under a region; slower.
+    pub safe_copy: Setting<bool>,
     /// Explain every failing verb on stderr.
     pub explain: Setting<bool>,
 }
@@ -144,6 +147,7 @@ impl Default for Config {
             udp_port: Setting::default(4791),
             timeout_scale: Setting::default(1),
             path: Setting::default(DataPath::Auto),
+            safe_copy: Setting::default(false),
             explain: Setting::default(false),
         }
     }
@@ -509,6 +513,13 @@ const SETTINGS: &[Spec] = &[
         expected: "\"auto\" or \"wire\"",
         put: |c, raw, s| put(&mut c.path, raw.word().and_then(DataPath::parse), s),
         show: |c| (c.path.value.as_str().to_owned(), &c.path.source),
+    },
+    Spec {
+        key: "safe_copy",
+        variable: "IRONVERBS_SAFE_COPY",
+        expected: "true or false (1 or 0 in the variable)",
+        put: |c, raw, s| put(&mut c.safe_copy, raw.flag(), s),
+        show: |c| (c.safe_copy.value.to_string(), &c.safe_copy.source),
     },
     Spec {
         key: "explain",

@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
+use ironverbs_sys::copy;
 use ironverbs_sys::netlink::Interface;
 use ironverbs_sys::process;
 use ironverbs_wire::{Gid, Mtu};
@@ -77,6 +78,8 @@ impl Device {
             return Err(Error::Gone { device: self.name.clone() });
         }
         host.join()?;
+        // Before anything is copied. Where it may not be done, only memory taken away under a region is not survived.
+        let _ = copy::arm();
         let context = Context::new(host, self)?;
         self.contexts.lock().push(Arc::downgrade(&context));
         Ok(context)

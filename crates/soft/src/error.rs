@@ -128,6 +128,9 @@ pub enum HostError {
     /// The interfaces could not be listed.
     #[error("cannot list the network interfaces: {0}")]
     Interfaces(io::Error),
+    /// The kernel is to copy (`safe_copy`), and does not.
+    #[error("safe_copy: the kernel does not copy for this process: {0}")]
+    SafeCopy(io::Error),
     /// An event descriptor or thread could not be made.
     #[error("cannot set up the device: {0}")]
     Io(#[from] io::Error),

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Once, OnceLock, Weak};
 use std::time::Duration;
 
+use ironverbs_sys::copy;
 use ironverbs_sys::diag::Owner;
 use ironverbs_sys::netlink::{self, Interface};
 use ironverbs_sys::process::{self, ForkGuard};
@@ -157,6 +158,9 @@ impl Host {
     /// A Host on this machine. Sockets and thread come with the first device that is opened.
     pub fn start(config: Config) -> Result<Host, HostError> {
         let scale = u64::from(config.timeout_scale.value).max(1);
+        if config.safe_copy.value {
+            copy::use_kernel().map_err(HostError::SafeCopy)?;
+        }
         let inner = Inner::new(config, Clock::System { scale }, Interfaces::System)?;
         let host = Host(Arc::new(inner));
         let mut started = STARTED.lock();

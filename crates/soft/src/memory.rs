@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ironverbs_sys::copy::{self, AtomicError, Unmapped};
 use ironverbs_sys::mem;
 use ironverbs_transport::device::Atomic;
 use ironverbs_transport::verbs::{Access, Fault};
@@ -32,6 +33,11 @@ impl Region {
             _ => Err(Fault::Range),
         }
     }
+}
+
+/// The program has taken the memory away, or the right to it, and left the region as it was.
+fn gone(_: Unmapped) -> Fault {
+    Fault::Memory
 }
 
 /// Bits of a key: the slot from bit 9 up, bit 8 set in rkeys, the low byte changes with every use of the slot.
@@ -158,17 +164,15 @@ impl Regions {
 
     pub(crate) fn gather(&self, pd: u32, lkey: u32, va: u64, dst: &mut [u8]) -> Result<(), Fault> {
         let src = self.local(pd, lkey, va, dst.len() as u64, false)?;
-        // SAFETY: the range lies within a registered region, whose owner promised (reg_mr) that it stays
-        // mapped until it is deregistered; `self` is borrowed, so no deregistration can finish meanwhile.
-        unsafe { mem::read(src, dst) };
-        Ok(())
+        // SAFETY: the range lies within a registered region, whose owner promised (reg_mr) that what is mapped there
+        // is for peers to read; `self` is borrowed, so no deregistration can finish meanwhile.
+        unsafe { copy::read(src, dst) }.map_err(gone)
     }
 
     pub(crate) fn scatter(&self, pd: u32, lkey: u32, va: u64, src: &[u8]) -> Result<(), Fault> {
         let dst = self.local(pd, lkey, va, src.len() as u64, true)?;
         // SAFETY: as in `gather`; the region was registered with LOCAL_WRITE, hence is writable memory.
-        unsafe { mem::write(dst, src) };
-        Ok(())
+        unsafe { copy::write(dst, src) }.map_err(gone)
     }
 
     pub(crate) fn read_remote(
@@ -180,8 +184,7 @@ impl Regions {
     ) -> Result<(), Fault> {
         let src = self.remote(pd, rkey, va, dst.len() as u64, Access::REMOTE_READ)?;
         // SAFETY: as in `gather`.
-        unsafe { mem::read(src, dst) };
-        Ok(())
+        unsafe { copy::read(src, dst) }.map_err(gone)
     }
 
     pub(crate) fn write_remote(
@@ -193,8 +196,7 @@ impl Regions {
     ) -> Result<(), Fault> {
         let dst = self.remote(pd, rkey, va, src.len() as u64, Access::REMOTE_WRITE)?;
         // SAFETY: as in `scatter`; REMOTE_WRITE is granted only together with LOCAL_WRITE.
-        unsafe { mem::write(dst, src) };
-        Ok(())
+        unsafe { copy::write(dst, src) }.map_err(gone)
     }
 
     pub(crate) fn atomic(&self, pd: u32, rkey: u32, va: u64, op: Atomic) -> Result<u64, Fault> {
@@ -205,11 +207,14 @@ impl Regions {
         // SAFETY: as in `scatter`; REMOTE_ATOMIC is granted only together with LOCAL_WRITE.
         let before = unsafe {
             match op {
-                Atomic::CompareSwap { compare, swap } => mem::compare_swap(addr, compare, swap),
-                Atomic::FetchAdd { add } => mem::fetch_add(addr, add),
+                Atomic::CompareSwap { compare, swap } => copy::compare_swap(addr, compare, swap),
+                Atomic::FetchAdd { add } => copy::fetch_add(addr, add),
             }
         };
-        before.map_err(|_| Fault::Alignment)
+        before.map_err(|error| match error {
+            AtomicError::Misaligned(_) => Fault::Alignment,
+            AtomicError::Unmapped(unmapped) => gone(unmapped),
+        })
     }
 
     /// Ends remote access through `rkey`, which must name a region of the PD that peers may reach. The lkey and
@@ -251,7 +256,7 @@ pub struct Mr {
 
 impl Mr {
     /// # Safety
-    /// The memory stays mapped, with the rights `access` needs, until the region is deregistered.
+    /// As [`Pd::reg_mr`].
     pub(crate) unsafe fn register(
         pd: &Arc<Pd>,
         addr: u64,
@@ -391,5 +396,8 @@ fn check(addr: u64, len: u64, iova: u64, access: Access) -> Result<u64, Error> {
         len,
         why: e.to_string(),
     })?;
+    // The program may have installed a handler of faults since. Where it may not be replaced, memory that is not
+    // taken away under a region works all the same.
+    let _ = copy::arm();
     Ok(iova)
 }

@@ -161,7 +161,9 @@ impl Inner {
     /// A process does not take packets to `qpn`: its QP is not there, or not ready. As on a network, silence then
     /// counts.
     pub(crate) fn refused(&self, slot: u16, qpn: u32) {
-        for qp in self.qps.read().all() {
+        // Not under the lock of the table: this may be the last that holds a QP, which then leaves the table.
+        let qps: Vec<_> = self.qps.read().all().collect();
+        for qp in qps {
             qp.refused(slot, qpn);
         }
     }

@@ -69,8 +69,9 @@ impl Pd {
     /// the rights asked for.
     ///
     /// # Safety
-    /// The memory stays mapped with those rights until the region is deregistered. Peers write it at any time:
-    /// nobody may hold Rust references into it that rely on it not changing.
+    /// Until the region is deregistered peers write what is mapped there, at any time: nobody may hold Rust references
+    /// into it that rely on it not changing. Where nothing is mapped any more, or without the rights asked for, accesses
+    /// fail ([`VendorErr::MemoryFault`](crate::VendorErr)); what is mapped there instead is what peers then reach.
     pub unsafe fn reg_mr(
         self: &Arc<Self>,
         addr: u64,

@@ -5,6 +5,7 @@
 
 pub mod bpf;
 pub mod clock;
+pub mod copy;
 pub mod diag;
 pub mod errno;
 pub mod event;

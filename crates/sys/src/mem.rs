@@ -6,7 +6,7 @@
 //! makes a `&[u8]` of such memory: bytes are copied in and out.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -280,8 +280,8 @@ mod maps {
     }
 }
 
-/// Zeroed, private, page-aligned memory of our own; unmapped on drop. Children of a fork inherit it
-/// copy-on-write, as they do any memory.
+/// Page-aligned memory of our own; unmapped on drop. Unless it is of a file it is zeroed and private,
+/// and children of a fork inherit it copy-on-write, as they do any memory.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
@@ -297,18 +297,16 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `len` bytes, rounded up to whole pages (at least one). Nothing is populated.
     pub fn anonymous(len: usize) -> io::Result<Mapping> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Mapping::map(len, flags, -1)
+    }
+
+    fn map(len: usize, flags: libc::c_int, fd: RawFd) -> io::Result<Mapping> {
         let page = page_size();
         let len = len.max(1).checked_next_multiple_of(page).ok_or_else(|| errno(libc::ENOMEM))?;
-        // SAFETY: a new private anonymous mapping at an address of the kernel's choice.
+        // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
+            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0)
         };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -333,13 +331,26 @@ impl Mapping {
         self.len
     }
 
+    /// Maps the first `len` bytes of a file, rounded up to whole pages (at least one), shared with
+    /// whoever has the file: what is written goes there, and what lies beyond its end is a SIGBUS.
+    pub fn of_file(file: BorrowedFd<'_>, len: usize) -> io::Result<Mapping> {
+        Mapping::map(len, libc::MAP_SHARED, file.as_raw_fd())
+    }
+
     /// Takes rights away from the whole mapping, or gives them back: the tests' way to make memory
     /// that cannot be written or accessed.
     pub fn protect(&self, read: bool, write: bool) -> io::Result<()> {
+        self.protect_from(0, read, write)
+    }
+
+    /// As [`Mapping::protect`], from byte `offset` on, rounded up to a whole page.
+    pub fn protect_from(&self, offset: usize, read: bool, write: bool) -> io::Result<()> {
         let protection =
             if read { libc::PROT_READ } else { 0 } | if write { libc::PROT_WRITE } else { 0 };
+        let offset = offset.checked_next_multiple_of(page_size()).unwrap_or(self.len).min(self.len);
+        let start = self.base.as_ptr().wrapping_add(offset);
         // SAFETY: the range is ours; who accesses it against its protection gets the signal asked for.
-        match unsafe { libc::mprotect(self.base.as_ptr().cast(), self.len, protection) } {
+        match unsafe { libc::mprotect(start.cast(), self.len - offset, protection) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }

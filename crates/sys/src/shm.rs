@@ -6,6 +6,7 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -23,7 +24,8 @@ impl Memfd {
     /// A zeroed one of `size` bytes. The name shows in /proc/PID/fd and /proc/PID/maps.
     ///
     /// # Errors
-    /// As memfd_create(2) and ftruncate(2).
+    /// As memfd_create(2) and ftruncate(2). FileTooLarge: it would be larger than a file may be
+    /// (RLIMIT_FSIZE, `ulimit -f`).
     pub fn create(name: &CStr, size: usize) -> io::Result<Memfd> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a NUL-terminated name; a success returns a new descriptor.
@@ -35,7 +37,8 @@ impl Memfd {
             result => result,
         }?;
         let file = File::from(fd);
-        file.set_len(size as u64)?;
+        without_size_signal(|| file.set_len(size as u64))
+            .map_err(|error| beyond_limit(error, size))?;
         // SAFETY: no pointers.
         check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
         Ok(Memfd(file.into()))
@@ -58,6 +61,42 @@ impl Memfd {
     pub fn size(&self) -> io::Result<u64> {
         Ok(File::from(self.0.try_clone()?).metadata()?.len())
     }
+}
+
+/// Runs `f` in which the kernel may send this thread SIGXFSZ, which ends a program that does not
+/// handle it; takes the signal back.
+fn without_size_signal<T>(f: impl FnOnce() -> T) -> T {
+    let (mut set, mut before, mut pending) =
+        (MaybeUninit::zeroed(), MaybeUninit::zeroed(), MaybeUninit::zeroed());
+    // SAFETY: all zero is an empty set, and each call has room for what it gives.
+    unsafe {
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGXFSZ);
+        let blocked =
+            libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr()) == 0;
+        libc::sigpending(pending.as_mut_ptr());
+        let theirs = libc::sigismember(pending.as_ptr(), libc::SIGXFSZ) == 1;
+        let value = f();
+        if blocked {
+            let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // What was pending before is the program's, and stays.
+            while !theirs
+                && libc::sigtimedwait(set.as_ptr(), std::ptr::null_mut(), &at_once) < 0
+                && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+            {}
+            libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+        }
+        value
+    }
+}
+
+fn beyond_limit(error: io::Error, size: usize) -> io::Error {
+    if error.raw_os_error() != Some(libc::EFBIG) {
+        return error;
+    }
+    let text = format!(
+        "{size} bytes of shared memory are more than a file may have here (RLIMIT_FSIZE, ulimit -f)"
+    );
+    io::Error::new(io::ErrorKind::FileTooLarge, text)
 }
 
 impl AsFd for Memfd {

@@ -27,4 +27,5 @@ mod shared_receives;
 mod simulated;
 mod threads;
 mod transitions;
+mod vanished;
 mod xrc;
