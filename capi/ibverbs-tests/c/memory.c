@@ -1,4 +1,7 @@
 /* Regions, shared receive queues, datagrams. */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <sys/resource.h>
 #include "harness.h"
 
 static void contradicting_rights(void)
@@ -43,6 +46,113 @@ static void memory_that_is_not_there(void)
 	CHECK(!ibv_reg_mr(s.pd, NULL, 4096, 0));
 	errno = 0;
 	CHECK(!ibv_reg_mr(s.pd, page, (size_t)-1, 0) && (errno == EINVAL || errno == EFAULT));
+}
+
+/* Memory that is registered, then unmapped, made read-only, or beyond the end of its file. */
+static char *vanishing(struct side *s, int how, struct ibv_mr **mr)
+{
+	int fd = how == 2 ? memfd_create("vanishing", 0) : -1;
+	if (fd >= 0)
+		EQUAL(ftruncate(fd, 65536), 0);
+	char *memory = mmap(NULL, 65536, PROT_READ | PROT_WRITE,
+			    fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd, 0);
+	CHECK(memory != MAP_FAILED);
+	memset(memory, 1, 65536);
+	CHECK(*mr = ibv_reg_mr(s->pd, memory, 65536, ALL_ACCESS));
+	if (how == 0)
+		EQUAL(munmap(memory, 65536), 0);
+	if (how == 1)
+		EQUAL(mprotect(memory, 65536, PROT_READ), 0);
+	if (fd >= 0)
+		EQUAL(ftruncate(fd, 0), 0);
+	return memory;
+}
+
+static void memory_taken_away(void)
+{
+	/* 1 (read-only) is no hindrance to a sender. */
+	for (int how = 0; how < 3; how++) {
+		struct side a, b;
+		struct ibv_mr *mr;
+		for (uint32_t length = 8; length <= 50000; length += 49992) {
+			struct ibv_sge sge = { .length = length };
+			pair(&a, &b, IBV_QPT_RC);
+			struct ibv_send_wr wr = send_of(&sge, IBV_WR_SEND);
+			if (how != 1) {
+				EQUAL(post_recv(&b, 70, 0, 65536), 0);
+				sge.addr = (uintptr_t)vanishing(&a, how, &mr);
+				sge.lkey = mr->lkey;
+				EQUAL(post(&a, &wr), 0);
+				CHECK(expect(a.cq, 1, IBV_WC_LOC_PROT_ERR).vendor_err == 16);
+				EQUAL(ibv_dereg_mr(mr), 0);
+				pair(&a, &b, IBV_QPT_RC);
+			}
+			sge.addr = (uintptr_t)vanishing(&b, how, &mr);
+			sge.lkey = mr->lkey;
+			struct ibv_recv_wr recv = { .wr_id = 70, .sg_list = &sge, .num_sge = 1 }, *bad;
+			EQUAL(ibv_post_recv(b.qp, &recv, &bad), 0);
+			struct ibv_sge good = part(&a, 0, length);
+			wr.sg_list = &good;
+			EQUAL(post(&a, &wr), 0);
+			expect(a.cq, 1, IBV_WC_REM_OP_ERR);
+			expect(b.cq, 70, IBV_WC_LOC_PROT_ERR);
+			pair(&a, &b, IBV_QPT_RC);
+			char *target = vanishing(&b, how, &mr);
+			wr = send_of(&good, IBV_WR_RDMA_WRITE);
+			wr.wr.rdma.remote_addr = (uintptr_t)target;
+			wr.wr.rdma.rkey = mr->rkey;
+			good = part(&a, 0, length);
+			EQUAL(post(&a, &wr), 0);
+			expect(a.cq, 1, IBV_WC_REM_ACCESS_ERR);
+		}
+		/* Others are none the worse for it. */
+		pair(&a, &b, IBV_QPT_RC);
+		EQUAL(post_recv(&b, 70, 0, 64), 0);
+		struct ibv_sge sge = part(&a, 0, 64);
+		struct ibv_send_wr wr = send_of(&sge, IBV_WR_SEND);
+		EQUAL(post(&a, &wr), 0);
+		expect(a.cq, 1, IBV_WC_SUCCESS);
+		expect(b.cq, 70, IBV_WC_SUCCESS);
+	}
+}
+
+static char *unmapped;
+
+static void on_fault(int signal, siginfo_t *info, void *context)
+{
+	(void)context;
+	_exit(signal == SIGSEGV && info->si_addr == unmapped ? 42 : 43);
+}
+
+/* How a child ends that touches what is not there; it has a handler from before the device, from after it, or none. */
+static int end_of_fault(int when)
+{
+	pid_t child = fork();
+	if (child == 0) {
+		struct rlimit none = { 0, 0 };
+		setrlimit(RLIMIT_CORE, &none);
+		struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
+		if (when == 1)
+			sigaction(SIGSEGV, &action, NULL);
+		struct side s = side_on(open_first());
+		if (when == 2)
+			sigaction(SIGSEGV, &action, NULL);
+		struct ibv_mr *mr = ibv_reg_mr(s.pd, s.memory, 4096, 0);
+		CHECK(mr);
+		unmapped = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		*(volatile char *)unmapped = 1;
+		_exit(1);
+	}
+	int status = 0;
+	CHECK(child > 0 && waitpid(child, &status, 0) == child);
+	return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static void faults_of_the_program(void)
+{
+	EQUAL(end_of_fault(0), -SIGSEGV);
+	EQUAL(end_of_fault(1), 42);
+	EQUAL(end_of_fault(2), 42);
 }
 
 static void offset_addresses(void)
@@ -359,6 +469,8 @@ static void scattered_lists_of_many_packets(void)
 static const struct test tests[] = {
 	TEST(contradicting_rights),
 	TEST(memory_that_is_not_there),
+	TEST(memory_taken_away),
+	TEST(faults_of_the_program),
 	TEST(offset_addresses),
 	TEST(registering_again),
 	TEST(region_of_eight_gigabytes),

@@ -104,6 +104,8 @@ programs! {
     memory {
         contradicting_rights
         memory_that_is_not_there
+        memory_taken_away
+        faults_of_the_program
         offset_addresses
         registering_again
         region_of_eight_gigabytes
