@@ -32,6 +32,7 @@ pub(super) fn seeds(target: &str, directory: &Path) -> Outcome {
         let seeds: Vec<_> = match target {
             "icrc" => packets.iter().map(icrc).collect(),
             "responder" => vec![responder(&packets)],
+            "cm" => vec![cm(&packets)],
             _ => packets.iter().map(|packet| body(packet).to_vec()).collect(),
         };
         for (number, seed) in seeds.iter().enumerate() {
@@ -67,6 +68,16 @@ fn responder(packets: &[Captured]) -> Vec<u8> {
         script.extend([14, 8]);
     }
     script
+}
+
+/// As `fuzz/targets/cm.rs` reads it: the MADs of the capture, and a program that accepts.
+fn cm(packets: &[Captured]) -> Vec<u8> {
+    const MAD: std::ops::Range<usize> = 20..276;
+    const ABOUT_THE_FIRST: [u8; 2] = [1, 0];
+    const ACCEPT: [u8; 2] = [5, 0];
+    let bodies = packets.iter().map(body).filter(|body| body.get(5..8) == Some(&[0, 0, 1]));
+    let mads = bodies.filter_map(|body| body.get(MAD));
+    mads.flat_map(|mad| [&ABOUT_THE_FIRST, mad, &ACCEPT].concat()).collect()
 }
 
 /// The RoCEv2 packets of a little-endian pcap file of Ethernet frames.

@@ -6,17 +6,19 @@ use crate::tree;
 use std::fs;
 
 pub(super) fn seeds(cases: &mut Cases<'_>) -> Outcome {
-    cases.case("transport", seconds(2400), |case| {
-        let program = Program::new("cargo")
-            .args(["test", "--release", "--package=ironverbs-transport", "--tests"])
-            .env("IRONVERBS_SEEDS", "10000");
-        build::cargo_test(case, program)
-    });
+    for name in ["transport", "mad"] {
+        cases.case(name, seconds(2400), |case| {
+            let program = Program::new("cargo")
+                .args(["test", "--release", &format!("--package=ironverbs-{name}"), "--tests"])
+                .env("IRONVERBS_SEEDS", "10000");
+            build::cargo_test(case, program)
+        });
+    }
     Ok(())
 }
 
 /// Fuzz targets: `fuzz/targets/NAME.rs`; inputs that once crashed one stay in `fuzz/seeds/NAME/`.
-const TARGETS: [&str; 3] = ["packet", "icrc", "responder"];
+const TARGETS: [&str; 4] = ["packet", "icrc", "responder", "cm"];
 
 /// Seconds for each target.
 const FUZZ_TIME: u32 = 20;

@@ -299,7 +299,7 @@ fn faults(rng: &mut Rng) -> Faults {
 
 /// How many seeds a test tries. More can be asked for.
 fn seeds(usual: u64) -> u64 {
-    std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(usual)
+    std::env::var("IRONVERBS_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(usual)
 }
 
 /// Says which seed it was that failed.
