@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Once, OnceLock, Weak};
@@ -228,6 +229,7 @@ impl Host {
                 let _ = self.0.wire.set(wire);
                 if let Some(registry) = self.0.registry() {
                     self.0.groups.join_all(registry);
+                    self.0.cm.joined(registry);
                 }
                 self.0.kick.wake();
                 for device in self.0.devices.lock().present() {
@@ -332,6 +334,19 @@ impl Inner {
     /// The devices present when the interfaces were last looked at.
     pub(crate) fn present_devices(&self) -> Vec<Arc<Device>> {
         self.devices.lock().present()
+    }
+
+    /// A number that nobody can guess; in a simulation the same in every run.
+    pub(crate) fn random(&self) -> u128 {
+        match self.clock {
+            Clock::System { .. } => {
+                let half = || u128::from(RandomState::new().build_hasher().finish());
+                half() << 64 | half()
+            }
+            Clock::Virtual(_) => {
+                self.present_devices().first().map_or(0, |device| device.guid()).into()
+            }
+        }
     }
 
     /// Whether it lives in a simulated network.

@@ -1,5 +1,6 @@
 //! Progress: packets in, timers, and the thread that works when nobody polls.
 
+use std::cell::RefCell;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,6 +14,7 @@ use ironverbs_sys::udp::{Datagram, RxBatch};
 use ironverbs_transport::device::Instant;
 use ironverbs_transport::verbs::QpType;
 use ironverbs_wire::icrc::{self, Verdict};
+use ironverbs_wire::mad::{GSI_QPN, mad_of};
 use ironverbs_wire::{ICRC_LEN, Packet, Path, peek_dest_qpn};
 
 use crate::Host;
@@ -183,6 +185,30 @@ impl Inner {
         heard.is_some_and(|heard| self.run_timers(heard)) || did
     }
 
+    /// Takes what has come to QP1's socket, which all processes of the group read.
+    pub(crate) fn take_management(&self, batch: &mut RxBatch) {
+        let Some(registry) = self.registry() else { return };
+        let mut owing = Vec::new();
+        let mut receiver = Receiver {
+            host: self,
+            group: Some(registry),
+            ifindex: 0,
+            now: self.clock.now(),
+            current: None,
+            owing: &mut owing,
+            defer: false,
+        };
+        // Whoever sends without end must not keep us: what is left makes the descriptor readable again.
+        for _ in 0..DATAGRAMS {
+            let received = registry.management_socket().recv_some(batch, DATAGRAMS).unwrap_or(0);
+            batch.messages().for_each(|datagram| receiver.datagram(&datagram));
+            if received < DATAGRAMS {
+                break;
+            }
+        }
+        receiver.finish();
+    }
+
     /// Takes a packet that did not come from the socket.
     pub(crate) fn take_packet(&self, path: &Path, src_port: u16, packet: &[u8]) {
         let now = self.clock.now();
@@ -204,7 +230,7 @@ impl Inner {
         let mut did = self.fail_overrun();
         while let Some((deadline, qpn)) = self.timers.pop(now) {
             if qpn == cm::TIMER {
-                self.cm.timeout(now);
+                self.cm.timeout(self, now);
                 continue;
             }
             let qp = self.qps.read().get(qpn);
@@ -265,6 +291,9 @@ impl Receiver<'_> {
         let counters = &self.host.received;
         count(&counters.packets);
         let Some(qpn) = peek_dest_qpn(bytes) else { return count(&counters.truncated) };
+        if qpn == GSI_QPN {
+            return self.management(path, src_port, bytes);
+        }
         if qpn == multicast::QPN {
             return self.multicast(path, src_port, bytes);
         }
@@ -291,6 +320,17 @@ impl Receiver<'_> {
             count(&counters.malformed);
         }
         packet
+    }
+
+    /// A packet for QP1: the connection manager's, of this process or another.
+    fn management(&mut self, path: &Path, src_port: u16, bytes: &[u8]) {
+        let Some(packet) = self.verify(path, src_port, bytes) else { return };
+        let Ok(mad) = mad_of(&packet) else { return count(&self.host.received.malformed) };
+        let ours = self.group.is_none_or(|group| cm::is_ours(group, path, src_port, bytes, mad));
+        match ours {
+            true => self.host.cm.receive(self.host, path, packet.bth.pkey, mad),
+            false => count(&self.host.received.forwarded),
+        }
     }
 
     /// A packet for every QP that is attached to the group.
@@ -441,6 +481,7 @@ const TOKEN_MONITOR: u64 = 1;
 const TOKEN_REGISTRY: u64 = 2;
 const TOKEN_CONTROL: u64 = 3;
 const TOKEN_SOCKET: u64 = 4;
+const TOKEN_MANAGEMENT: u64 = 5;
 
 /// The background thread, which ends when this is dropped.
 #[derive(Debug)]
@@ -474,6 +515,7 @@ struct Worker {
     /// All of `control`, and the socket.
     everything: Epoll,
     has_wire: bool,
+    batch: RefCell<RxBatch>,
     /// When the wire was last tried to be opened.
     tried: std::time::Instant,
     polls: u64,
@@ -488,7 +530,9 @@ impl Worker {
         everything.add(control.as_fd(), TOKEN_CONTROL, Interest::READ)?;
         let host = Arc::downgrade(host);
         let tried = std::time::Instant::now();
-        Ok(Worker { host, kick, monitor, control, everything, has_wire: false, tried, polls: 0 })
+        let batch = RefCell::new(RxBatch::new(DATAGRAMS));
+        let (has_wire, polls) = (false, 0);
+        Ok(Worker { host, kick, monitor, control, everything, has_wire, batch, tried, polls })
     }
 
     fn run(mut self) {
@@ -524,7 +568,11 @@ impl Worker {
             let service = self.control.add(registry.service_fd(), TOKEN_REGISTRY, Interest::READ);
             let socket =
                 self.everything.add(registry.socket().as_fd(), TOKEN_SOCKET, Interest::READ);
-            self.has_wire = service.is_ok() && socket.is_ok();
+            // One process is woken for a MAD, not all of them, as far as the kernel can.
+            let interest = Interest::READ | Interest::EXCLUSIVE;
+            let management = registry.management_socket().as_fd();
+            let management = self.control.add(management, TOKEN_MANAGEMENT, interest);
+            self.has_wire = service.is_ok() && socket.is_ok() && management.is_ok();
         }
     }
 
@@ -621,8 +669,10 @@ impl Worker {
                 // A listing that fails is made up for by the next change, or the next look.
                 TOKEN_MONITOR if self.monitor.drain().unwrap_or(true) => {
                     let _ = host.follow_interfaces();
+                    host.cm.look_for_removals();
                 }
                 TOKEN_REGISTRY => self.serve_registry(host),
+                TOKEN_MANAGEMENT => host.take_management(&mut self.batch.borrow_mut()),
                 _ => {}
             }
         }

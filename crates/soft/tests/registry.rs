@@ -54,7 +54,8 @@ fn those_who_start_at_once_end_in_one_group() {
     for member in &mut members {
         member.joined();
     }
-    assert_eq!(slots(&members), (0..16).collect());
+    // Slot 0 is nobody's: it is QP1's.
+    assert_eq!(slots(&members), (1..17).collect());
     packets_arrive_where_they_belong(&options, &mut members);
 }
 
@@ -117,15 +118,15 @@ fn a_death_is_noticed_and_a_leave_too() {
     let options = options(2);
     let mut first = Member::join(&options);
     let mut others: Vec<_> = (1..5).map(|_| Member::join(&options)).collect();
-    assert_eq!(first.ask("members"), "members [0, 1, 2, 3, 4]");
+    assert_eq!(first.ask("members"), "members [1, 2, 3, 4, 5]");
     others.remove(1).kill();
     others.remove(1).kill();
-    assert_eq!(first.ask("members"), "members [0, 1, 4]");
+    assert_eq!(first.ask("members"), "members [1, 2, 5]");
     assert_eq!(others[1].ask("leave"), "left");
-    assert_eq!(first.ask("members"), "members [0, 1]");
+    assert_eq!(first.ask("members"), "members [1, 2]");
     // A slot that was left is free though its last tenant lives.
     let mut taken: Vec<_> = (0..3).map(|_| Member::join(&options)).collect();
-    assert_eq!(slots(&taken), BTreeSet::from([2, 3, 4]));
+    assert_eq!(slots(&taken), BTreeSet::from([3, 4, 5]));
     packets_arrive_where_they_belong(&options, &mut taken);
 }
 
@@ -138,7 +139,7 @@ fn a_forked_child_that_outlives_its_parent_keeps_nothing() {
     packets_arrive_where_they_belong(&options, &mut members);
     members[1].die();
     let mut newcomer = Member::join(&options);
-    assert_eq!(newcomer.slot, 1);
+    assert_eq!(newcomer.slot, 2);
     members[0].die();
     packets_arrive_where_they_belong(&options, std::slice::from_mut(&mut newcomer));
     newcomer.kill();
@@ -153,7 +154,7 @@ fn when_the_last_member_dies_the_next_starts_anew() {
     let options = options(3);
     for _ in 0..3 {
         let members: Vec<_> = (0..3).map(|_| Member::join(&options)).collect();
-        assert_eq!(slots(&members), BTreeSet::from([0, 1, 2]));
+        assert_eq!(slots(&members), BTreeSet::from([1, 2, 3]));
         members.into_iter().for_each(Member::kill);
     }
     // Nothing is left of it: anybody may have the port.
@@ -171,7 +172,7 @@ fn stopped_members_do_not_keep_newcomers_out() {
     }
     // Nobody answers: the first newcomer helps itself. The next is answered by that one.
     let mut newcomers = vec![Member::join(&options), Member::join(&options)];
-    assert_eq!(slots(&newcomers), BTreeSet::from([3, 4]));
+    assert_eq!(slots(&newcomers), BTreeSet::from([4, 5]));
     packets_arrive_where_they_belong(&options, &mut newcomers);
     for member in &stopped {
         member.signal(SIGCONT);
@@ -181,7 +182,7 @@ fn stopped_members_do_not_keep_newcomers_out() {
     let victim = stopped.remove(0);
     victim.signal(SIGSTOP);
     victim.kill();
-    assert_eq!(Member::join(&options).slot, 0);
+    assert_eq!(Member::join(&options).slot, 1);
 }
 
 #[test]
@@ -206,7 +207,7 @@ fn members_that_cannot_answer_are_named() {
     let options = options(12);
     // Having changed its user, a process is closed to ptrace: its descriptors cannot be had.
     let mut member = Member::start(&options, Some(65_534));
-    assert_eq!(member.joined(), 0);
+    assert_eq!(member.joined(), 1);
     member.signal(SIGSTOP);
     let newcomer = Member::start(&options, Some(65_534));
     let line = newcomer.line();
@@ -216,7 +217,7 @@ fn members_that_cannot_answer_are_named() {
     );
     member.signal(SIGCONT);
     let mut newcomer = Member::start(&options, Some(65_534));
-    assert_eq!(newcomer.joined(), 1);
+    assert_eq!(newcomer.joined(), 2);
 }
 
 #[test]
@@ -240,10 +241,10 @@ fn names_that_others_hold_are_passed_over() {
         Name::new(text.as_bytes()).unwrap()
     };
     // Of the same user, but no members: an entry where nobody answers, and a mailbox without one.
-    let _entry = Listener::bind(&name("0"), 1).unwrap();
-    let _mailbox = Datagrams::bind(&name("2/mail")).unwrap();
+    let _entry = Listener::bind(&name("1"), 1).unwrap();
+    let _mailbox = Datagrams::bind(&name("3/mail")).unwrap();
     let mut members = vec![Member::join(&options), Member::join(&options)];
-    assert_eq!(slots(&members), BTreeSet::from([1, 3]));
+    assert_eq!(slots(&members), BTreeSet::from([2, 4]));
     packets_arrive_where_they_belong(&options, &mut members);
 }
 
@@ -298,7 +299,7 @@ fn a_packet_is_forwarded_to_its_owner_with_its_path() {
 }
 
 #[test]
-fn blocks_are_the_slots_and_never_the_first() {
+fn blocks_are_the_slots() {
     let options = options(10);
     let first = Registry::join(&options).unwrap();
     let second = Registry::join(&options).unwrap();
@@ -308,13 +309,13 @@ fn blocks_are_the_slots_and_never_the_first() {
             .collect();
         blocks
     };
-    assert_eq!(claim_all(&first), BTreeSet::from([1024, 2048, 3072]));
-    assert_eq!(claim_all(&second), BTreeSet::from([1, 1025, 2049, 3073]));
-    assert_eq!(first.members().iter().map(|member| member.blocks).collect::<Vec<_>>(), [3, 4]);
+    assert_eq!(claim_all(&first), BTreeSet::from([1, 1025, 2049, 3073]));
+    assert_eq!(claim_all(&second), BTreeSet::from([2, 1026, 2050, 3074]));
+    assert_eq!(first.members().iter().map(|member| member.blocks).collect::<Vec<_>>(), [4, 4]);
     drop(second);
     assert_eq!(first.members().len(), 1);
     let third = Registry::join(&options).unwrap();
-    assert_eq!(third.slot(), 1);
+    assert_eq!(third.slot(), 2);
     let block = third.claim_block().unwrap();
     first.release_block(block);
     assert_eq!(third.members()[1].blocks, 1);
@@ -327,7 +328,7 @@ fn a_leaver_of_the_same_process_frees_everything() {
     let options = options(11);
     for _ in 0..50 {
         let registry = Registry::join(&options).unwrap();
-        assert_eq!(registry.slot(), 0);
+        assert_eq!(registry.slot(), 1);
         assert!(registry.socket().local_port().unwrap() == options.port);
         assert!(registry.service_fd().as_raw_fd() > 2);
     }

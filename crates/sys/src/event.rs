@@ -151,6 +151,8 @@ bitflags! {
         const CLOSED = libc::EPOLLHUP as u32;
         /// Report a change once instead of a state for as long as it lasts.
         const EDGE = libc::EPOLLET as u32;
+        /// Where several instances watch a descriptor, wake only some of them; only with [`Epoll::add`].
+        const EXCLUSIVE = libc::EPOLLEXCLUSIVE as u32;
         /// Report once, then wait for [`Epoll::modify`].
         const ONCE = libc::EPOLLONESHOT as u32;
     }

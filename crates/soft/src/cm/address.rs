@@ -154,6 +154,11 @@ fn with_scope(ip: IpAddr, ifindex: u32) -> SocketAddr {
     }
 }
 
+/// Where a GID of this host is, without a look at the system.
+pub(super) fn known_place(host: &Inner, gid: &Gid) -> Option<Place> {
+    host.present_devices().iter().find_map(|device| at(device, |other| other == gid))
+}
+
 /// The device that has an address of this host; a loopback address, if none has it, is any device's.
 pub(super) fn place(host: &Arc<Inner>, ip: IpAddr, ifindex: u32) -> Option<Place> {
     let gid = Gid::from_ip(ip);

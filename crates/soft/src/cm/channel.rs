@@ -46,7 +46,7 @@ impl EventChannel {
     pub fn next_event(&self) -> io::Result<CmEvent> {
         // A request whose listener has gone meanwhile; dropped only when the queue is not locked any more.
         let orphans = RefCell::new(Vec::new());
-        self.queue.next(|mut queued| {
+        let mut event = self.queue.next(|mut queued| {
             let known = Subject::Known(Weak::new());
             let id = match std::mem::replace(&mut queued.id, known) {
                 Subject::Known(id) => id.upgrade()?,
@@ -58,7 +58,9 @@ impl EventChannel {
                 return None;
             }
             Some(CmEvent::hand_out(queued, id, listener.flatten()))
-        })
+        })?;
+        event.prepare();
+        Ok(event)
     }
 
     pub(super) fn push(&self, event: Queued) {
@@ -71,5 +73,10 @@ impl EventChannel {
             Some(listener) => std::ptr::eq(listener.as_ptr(), id),
             None => event.id.is(id),
         })
+    }
+
+    /// Takes out the unread events of one join.
+    pub(super) fn take_tagged(&self, id: &CmId, tag: u64) {
+        drop(self.queue.remove(|event| event.tag == tag && event.id.is(id)));
     }
 }

@@ -94,14 +94,17 @@ pub struct CmEvent {
     status: i32,
     param: EventParam,
     ece: Ece,
+    tag: u64,
+    /// What it counts as until it is acknowledged.
+    counts_as: CmEventKind,
 }
 
 impl CmEvent {
     /// Hands an event out: from here on it counts as not acknowledged.
     pub(super) fn hand_out(queued: Queued, id: Arc<CmId>, listen_id: Option<Arc<CmId>>) -> CmEvent {
-        let Queued { kind, status, param, ece, .. } = queued;
-        let event = CmEvent { id, listen_id, kind, status, param, ece };
-        event.counted().outstanding.hand_out(kind);
+        let Queued { kind, status, param, ece, tag, .. } = queued;
+        let event = CmEvent { id, listen_id, kind, status, param, ece, tag, counts_as: kind };
+        event.counted().outstanding.hand_out(kind, tag);
         event
     }
 
@@ -138,6 +141,29 @@ impl CmEvent {
     /// Acknowledges the event (rdma_ack_cm_event(3)), as dropping it does.
     pub fn ack(self) {}
 
+    /// Does what is to be done before the program sees it.
+    pub(super) fn prepare(&mut self) {
+        match self.kind {
+            CmEventKind::ConnectRequest => self.id.claim(),
+            CmEventKind::ConnectResponse => {
+                let Some(qp) = self.id.waits_for_qp() else { return };
+                self.kind = match self.id.complete(&qp) {
+                    Ok(()) => CmEventKind::Established,
+                    Err(error) => {
+                        self.status = -error.errno();
+                        CmEventKind::ConnectError
+                    }
+                };
+            }
+            CmEventKind::MulticastJoin => {
+                if let Err(status) = self.id.enter_group(self.tag) {
+                    (self.kind, self.status) = (CmEventKind::MulticastError, status);
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn counted(&self) -> &CmId {
         self.listen_id.as_ref().unwrap_or(&self.id)
     }
@@ -145,7 +171,7 @@ impl CmEvent {
 
 impl Drop for CmEvent {
     fn drop(&mut self) {
-        self.counted().outstanding.acknowledge(self.kind);
+        self.counted().outstanding.acknowledge(self.counts_as, self.tag);
     }
 }
 
@@ -159,13 +185,14 @@ pub(super) struct Queued {
     pub(super) status: i32,
     pub(super) param: EventParam,
     pub(super) ece: Ece,
+    /// Which join of a multicast group it is about; 0: none.
+    pub(super) tag: u64,
 }
 
 /// Whom a queued event is about. It does not keep ids that the program has, and keeps those it has yet to get.
 #[derive(Debug)]
 pub(super) enum Subject {
     Known(Weak<CmId>),
-    #[expect(dead_code, reason = "requests come with listening")]
     New(Arc<CmId>),
 }
 
@@ -182,39 +209,46 @@ impl Subject {
 /// Events handed out for an id and not yet acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
-    events: Mutex<Vec<CmEventKind>>,
-    none_left: Condvar,
+    /// With the join they are about.
+    events: Mutex<Vec<(CmEventKind, u64)>>,
+    acknowledged: Condvar,
 }
 
 /// How long a wait for acknowledgements lasts before it is explained.
 const SUSPICIOUS: Duration = Duration::from_secs(1);
 
 impl Outstanding {
-    fn hand_out(&self, kind: CmEventKind) {
-        self.events.lock().push(kind);
+    fn hand_out(&self, kind: CmEventKind, tag: u64) {
+        self.events.lock().push((kind, tag));
     }
 
-    fn acknowledge(&self, kind: CmEventKind) {
+    fn acknowledge(&self, kind: CmEventKind, tag: u64) {
         let mut events = self.events.lock();
-        if let Some(at) = events.iter().position(|other| *other == kind) {
+        if let Some(at) = events.iter().position(|other| *other == (kind, tag)) {
             events.swap_remove(at);
         }
-        if events.is_empty() {
-            self.none_left.notify_all();
-        }
+        self.acknowledged.notify_all();
     }
 
-    /// Blocks until every event handed out is acknowledged, as the man pages ask. `explain`: says on stderr, after a
-    /// second, what is missing; `who` names the id.
-    pub(super) fn wait(&self, explain: bool, call: &str, who: &dyn std::fmt::Display) {
+    /// Blocks until every event handed out, or those of one join, are acknowledged, as the man pages ask. `explain`:
+    /// says on stderr, after a second, what is missing; `who` names the id.
+    pub(super) fn wait(
+        &self,
+        of: Option<u64>,
+        explain: bool,
+        call: &str,
+        who: &dyn std::fmt::Display,
+    ) {
+        let counts = |(_, tag): &&(CmEventKind, u64)| of.is_none_or(|of| of == *tag);
         let mut events = self.events.lock();
         let mut told = !explain;
-        while !events.is_empty() {
+        while events.iter().any(|event| counts(&event)) {
             if told {
-                self.none_left.wait(&mut events);
-            } else if self.none_left.wait_for(&mut events, SUSPICIOUS).timed_out() {
+                self.acknowledged.wait(&mut events);
+            } else if self.acknowledged.wait_for(&mut events, SUSPICIOUS).timed_out() {
                 told = true;
-                let missing: Vec<_> = events.iter().map(|kind| kind.name()).collect();
+                let missing: Vec<_> =
+                    events.iter().filter(counts).map(|(kind, _)| kind.name()).collect();
                 let _ = writeln!(
                     std::io::stderr(),
                     "ironverbs: {call} of {who} waits until these events are acknowledged: {}",

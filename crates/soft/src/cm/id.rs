@@ -1,23 +1,25 @@
 //! Ids: the ends of connections, and what listens for them.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use ironverbs_transport::verbs::{AttrMask, QpAttr, QpState, QpType};
+use ironverbs_mad::{Cm, ConnId, ListenerId, LocalAddr, SidrId};
+use ironverbs_transport::verbs::QpType;
+use ironverbs_wire::mad::cm::ServiceId;
 use ironverbs_wire::{Gid, Mtu};
 use parking_lot::Mutex;
 
 use super::address::{self, Place};
+use super::connect::Link;
 use super::event::{Outstanding, Queued, Subject};
-use super::ports::Sharing;
+use super::multicast::Joined;
 use super::resolve::Waiting;
-use super::{
-    CmError, CmEventKind, ConnParam, Ece, EventChannel, EventParam, McJoin, PortSpace, Route,
-};
-use crate::event::EventKind;
+use super::{CmError, CmEventKind, Ece, EventChannel, EventParam, PortSpace, Route};
 use crate::host::Inner;
+use crate::registry::Claim;
 use crate::{Device, Error, Host, Qp};
 
 /// An id of the connection manager (rdma_create_id(3)).
@@ -34,6 +36,9 @@ pub struct CmId {
     pub(super) outstanding: Outstanding,
     pub(super) state: Mutex<State>,
 }
+
+/// Requests that wait at most, and where the program does not say: the kernel's.
+const BACKLOG: u32 = 1024;
 
 /// Options of an id (rdma_set_option(3)).
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
@@ -65,6 +70,49 @@ pub(super) struct State {
     pub(super) port: Option<u16>,
     pub(super) qp: Option<Arc<Qp>>,
     pub(super) ece: Ece,
+    /// What the protocol knows it by.
+    pub(super) call: Option<Call>,
+    pub(super) listener: Option<ListenerId>,
+    pub(super) backlog: u32,
+    pub(super) link: Option<Link>,
+    pub(super) groups: Vec<Joined>,
+    /// Joins so far.
+    pub(super) joins: u64,
+    /// It was told that its device is gone.
+    pub(super) removed: bool,
+}
+
+impl State {
+    fn new(options: Options) -> State {
+        State {
+            phase: Phase::Idle,
+            options,
+            local: None,
+            peer: None,
+            place: None,
+            dgid: None,
+            mtu: None,
+            route: None,
+            waiting: None,
+            port: None,
+            qp: None,
+            ece: Ece::default(),
+            call: None,
+            listener: None,
+            backlog: 0,
+            link: None,
+            groups: Vec::new(),
+            joins: 0,
+            removed: false,
+        }
+    }
+}
+
+/// A connection or a resolution.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Conn(ConnId),
+    Sidr(SidrId),
 }
 
 /// What an id is.
@@ -76,6 +124,19 @@ pub(super) enum Phase {
     AddrQuery,
     AddrResolved,
     RouteResolved,
+    /// A request is on its way.
+    Connecting,
+    /// The peer has accepted.
+    Replied,
+    /// A request that waits for an answer.
+    Requested,
+    /// Accepted; the peer is yet to say that it is ready.
+    Accepted,
+    Connected,
+    Disconnecting,
+    Disconnected,
+    /// No connection, and there will be none.
+    Over,
 }
 
 impl Phase {
@@ -87,6 +148,14 @@ impl Phase {
             Phase::AddrQuery => "resolving its address",
             Phase::AddrResolved => "resolved as to its address",
             Phase::RouteResolved => "resolved as to its route",
+            Phase::Connecting => "connecting",
+            Phase::Replied => "accepted by its peer",
+            Phase::Requested => "a request",
+            Phase::Accepted => "about to be connected",
+            Phase::Connected => "connected",
+            Phase::Disconnecting => "disconnecting",
+            Phase::Disconnected => "disconnected",
+            Phase::Over => "not connected any more",
         };
         CmError::State { what, state }
     }
@@ -103,32 +172,38 @@ impl CmId {
         let host = channel.host().clone();
         host.0.check()?;
         host.join()?;
+        let qp_type = qp_type.unwrap_or(space.default_qp_type());
+        Ok(CmId::with_state(channel, space, qp_type, State::new(Options::default())))
+    }
+
+    /// A request to an id that listens. Its options are the listener's.
+    pub(super) fn new_child(listener: &CmId, qp_type: QpType) -> Arc<CmId> {
+        let state = State::new(listener.options());
+        CmId::with_state(&listener.channel(), listener.space, qp_type, state)
+    }
+
+    fn with_state(
+        channel: &Arc<EventChannel>,
+        space: PortSpace,
+        qp_type: QpType,
+        state: State,
+    ) -> Arc<CmId> {
+        let host = channel.host().clone();
         let number = host.0.cm.number();
-        Ok(Arc::new_cyclic(|me| CmId {
+        let id = Arc::new_cyclic(|me| CmId {
             me: me.clone(),
             host,
             number,
             space,
-            qp_type: qp_type.unwrap_or(space.default_qp_type()),
+            qp_type,
             cookie: AtomicUsize::new(0),
             destroyed: AtomicBool::new(false),
             channel: Mutex::new(channel.clone()),
             outstanding: Outstanding::default(),
-            state: Mutex::new(State {
-                phase: Phase::Idle,
-                options: Options::default(),
-                local: None,
-                peer: None,
-                place: None,
-                dgid: None,
-                mtu: None,
-                route: None,
-                waiting: None,
-                port: None,
-                qp: None,
-                ece: Ece::default(),
-            }),
-        }))
+            state: Mutex::new(state),
+        });
+        id.inner().cm.remember(&id);
+        id
     }
 
     /// Its number among the ids of this Host, from 1.
@@ -239,9 +314,16 @@ impl CmId {
         mut addr: SocketAddr,
     ) -> Result<(), CmError> {
         let place = address::bind(self.inner(), addr)?;
-        let sharing =
-            Sharing { reuse: state.options.reuse_addr, family_only: state.options.af_only };
-        let port = self.inner().cm.ports.claim(self.number, self.space, addr, sharing)?;
+        let claim = Claim {
+            id: self.claim_id(),
+            service: 0,
+            ip: addr.ip(),
+            reuse: state.options.reuse_addr,
+            family_only: state.options.af_only,
+            listens: false,
+        };
+        let host = self.inner();
+        let port = host.cm.ports.claim(host.registry(), self.space, addr, claim)?;
         addr.set_port(port);
         state.port = Some(port);
         state.local = Some(addr);
@@ -253,8 +335,9 @@ impl CmId {
     /// Listens for requests (rdma_listen(3)); one that is not bound gets a port on every address. At most `backlog`
     /// requests wait for [`CmId::accept`]; 0 stands for the most that are possible.
     pub fn listen(&self, backlog: u32) -> Result<(), CmError> {
-        let _ = backlog;
         self.check()?;
+        let host = self.inner().clone();
+        let mut session = host.cm.session(&host);
         let mut state = self.state.lock();
         if state.phase == Phase::Idle {
             self.bind_locked(&mut state, SocketAddr::from(([0; 16], 0)))?;
@@ -262,85 +345,49 @@ impl CmId {
         let (Phase::Bound, Some(addr)) = (state.phase, state.local) else {
             return Err(state.phase.refuses("listen"));
         };
-        self.inner().cm.ports.listen(self.number, self.space, addr)?;
+        host.cm.ports.listen(host.registry(), self.space, addr, self.claim_id())?;
+        state.backlog = if backlog == 0 { BACKLOG } else { backlog.min(BACKLOG) };
+        // The protocol is locked first, then the id: `cm` may look at all that listen.
+        drop(state);
+        session.cm();
+        let mut state = self.state.lock();
+        let listener = self.listen_with(&state, session.cm());
+        let listener = listener.ok_or(CmError::AddrInUse { addr })?;
+        session.core.listeners.insert(listener, self.me.clone());
+        state.listener = Some(listener);
         state.phase = Phase::Listening;
         Ok(())
     }
 
-    /// Attaches the queue pair of the connection, or takes it away. It is moved to INIT, a UD one to RTS; from then on
-    /// the id moves it as the connection goes, and takes numbers and flags from it.
-    pub fn attach_qp(&self, qp: Option<&Arc<Qp>>) -> Result<(), CmError> {
-        let _ = qp;
-        Err(not_yet("attaching a queue pair"))
+    /// Tells the protocol what is listened for.
+    fn listen_with(&self, state: &State, cm: &mut Cm) -> Option<ListenerId> {
+        let bound = state.local?;
+        let addr = match bound.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => LocalAddr::AnyIpv4,
+            IpAddr::V6(ip) if ip.is_unspecified() && state.options.af_only => LocalAddr::AnyIpv6,
+            IpAddr::V6(ip) if ip.is_unspecified() => LocalAddr::Any,
+            ip => LocalAddr::Gid(state.place.as_ref().map_or(Gid::from_ip(ip), |place| place.gid)),
+        };
+        let service = ServiceId(self.space.service_id(bound.port()));
+        cm.listen(service, addr, state.backlog as usize).ok()
+    }
+
+    /// The protocol has begun anew.
+    pub(super) fn listen_again(
+        &self,
+        cm: &mut Cm,
+        listeners: &mut HashMap<ListenerId, Weak<CmId>>,
+    ) {
+        let mut state = self.state.lock();
+        state.listener = self.listen_with(&state, cm);
+        if let Some(listener) = state.listener {
+            listeners.insert(listener, self.me.clone());
+        }
     }
 
     /// The queue pair attached.
     pub fn qp(&self) -> Option<Arc<Qp>> {
         self.state.lock().qp.clone()
-    }
-
-    /// Asks the peer for a connection, or looks a UD peer up (rdma_connect(3)): ESTABLISHED (CONNECT_RESPONSE where
-    /// no queue pair is attached), REJECTED, UNREACHABLE or CONNECT_ERROR follows.
-    pub fn connect(&self, param: &ConnParam) -> Result<(), CmError> {
-        let _ = param;
-        Err(not_yet("connecting"))
-    }
-
-    /// Accepts a request (rdma_accept(3)): ESTABLISHED follows. Without parameters those of the request hold.
-    pub fn accept(&self, param: Option<&ConnParam>) -> Result<(), CmError> {
-        let _ = param;
-        Err(not_yet("accepting"))
-    }
-
-    /// Refuses a request, or the peer's response (rdma_reject(3)).
-    pub fn reject(&self, private_data: &[u8]) -> Result<(), CmError> {
-        let _ = private_data;
-        Err(not_yet("rejecting"))
-    }
-
-    /// Refuses a request because of the peer's options (rdma_reject_ece(3)).
-    pub fn reject_ece(&self) -> Result<(), CmError> {
-        Err(not_yet("rejecting"))
-    }
-
-    /// Completes the connection after CONNECT_RESPONSE (rdma_establish(3)).
-    pub fn establish(&self) -> Result<(), CmError> {
-        Err(not_yet("establishing"))
-    }
-
-    /// Ends the connection (rdma_disconnect(3)): DISCONNECTED follows on both sides, once.
-    pub fn disconnect(&self) -> Result<(), CmError> {
-        Err(not_yet("disconnecting"))
-    }
-
-    /// Tells of an asynchronous event of the queue pair (rdma_notify(3)); COMM_EST establishes the connection.
-    pub fn notify(&self, event: EventKind) -> Result<(), CmError> {
-        let _ = event;
-        Err(not_yet("notifying"))
-    }
-
-    /// Joins a multicast group (rdma_join_multicast_ex(3)): MULTICAST_JOIN follows, with `cookie`. A queue pair that
-    /// is attached is attached to the group before the event is read.
-    pub fn join_multicast(
-        &self,
-        group: SocketAddr,
-        how: McJoin,
-        cookie: usize,
-    ) -> Result<(), CmError> {
-        let _ = (group, how, cookie);
-        Err(not_yet("multicast"))
-    }
-
-    /// Leaves a multicast group (rdma_leave_multicast(3)).
-    pub fn leave_multicast(&self, group: SocketAddr) -> Result<(), CmError> {
-        let _ = group;
-        Err(not_yet("multicast"))
-    }
-
-    /// Attributes with which a queue pair of the connection goes to INIT, RTR or RTS (rdma_init_qp_attr(3)).
-    pub fn qp_attr(&self, target: QpState) -> Result<(QpAttr, AttrMask), CmError> {
-        let _ = target;
-        Err(not_yet("queue pair attributes"))
     }
 
     /// Options of this side for the next connect or accept (rdma_set_local_ece(3)).
@@ -366,7 +413,7 @@ impl CmId {
             channel.push(event);
         }
         drop(current);
-        self.outstanding.wait(self.explains(), "rdma_migrate_id", self);
+        self.outstanding.wait(None, self.explains(), "rdma_migrate_id", self);
         Ok(())
     }
 
@@ -375,7 +422,7 @@ impl CmId {
     pub fn destroy(&self) -> Result<(), CmError> {
         self.check()?;
         self.release();
-        self.outstanding.wait(self.explains(), "rdma_destroy_id", self);
+        self.outstanding.wait(None, self.explains(), "rdma_destroy_id", self);
         Ok(())
     }
 
@@ -383,11 +430,44 @@ impl CmId {
         if self.destroyed.swap(true, Ordering::AcqRel) || self.inner().check().is_err() {
             return;
         }
-        if let (Some(port), space) = (self.state.lock().port.take(), self.space) {
-            self.inner().cm.ports.release(self.number, space, port);
+        let host = self.inner().clone();
+        self.leave_groups();
+        let mut session = host.cm.session(&host);
+        let (call, listener, port) = {
+            let mut state = self.state.lock();
+            (state.call.take(), state.listener.take(), state.port.take())
+        };
+        let now = session.now();
+        match call {
+            Some(Call::Conn(conn)) => {
+                session.cm().release(now, conn);
+                session.core.conns.remove(&conn);
+            }
+            Some(Call::Sidr(sidr)) => {
+                session.cm().sidr_release(now, sidr);
+                session.core.sidrs.remove(&sidr);
+            }
+            None => {}
         }
+        if let Some(listener) = listener {
+            session.cm().unlisten(listener);
+            session.core.listeners.remove(&listener);
+        }
+        if call.is_some() {
+            session.run();
+        }
+        if let Some(port) = port {
+            host.cm.ports.release(host.registry(), self.space, port, self.claim_id());
+        }
+        drop(session);
+        host.cm.forget(self.number);
         let unread = self.channel.lock().take(self);
         drop(unread);
+    }
+
+    /// What its port is known by. Numbers are given out one by one, so these 32 bits are enough.
+    fn claim_id(&self) -> u32 {
+        self.number as u32
     }
 
     pub(super) fn inner(&self) -> &Arc<Inner> {
@@ -402,13 +482,14 @@ impl CmId {
         }
     }
 
-    fn explains(&self) -> bool {
+    pub(super) fn explains(&self) -> bool {
         self.inner().config.explain.value
     }
 
     pub(super) fn raise(&self, kind: CmEventKind, status: i32, param: EventParam) {
         let id = Subject::Known(self.me.clone());
-        let event = Queued { id, listen_id: None, kind, status, param, ece: Ece::default() };
+        let event =
+            Queued { id, listen_id: None, kind, status, param, ece: Ece::default(), tag: 0 };
         self.channel.lock().push(event);
     }
 }
@@ -434,8 +515,4 @@ impl fmt::Display for CmId {
         }
         f.write_str(")")
     }
-}
-
-fn not_yet(what: &'static str) -> CmError {
-    CmError::Device(Error::NotSupported { what })
 }

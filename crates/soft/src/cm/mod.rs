@@ -7,16 +7,21 @@
 //! once, save [`CmId::destroy`] and [`CmId::migrate`], which wait for acknowledgements, and reading a channel.
 
 mod address;
+mod attach;
 mod channel;
+mod connect;
 mod error;
 mod event;
+mod happen;
 mod id;
 mod manager;
+mod multicast;
 mod params;
 mod ports;
 mod resolve;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 pub use channel::EventChannel;
 pub use error::CmError;
@@ -24,3 +29,4 @@ pub use event::{CmEvent, CmEventKind, EventParam};
 pub use id::{CmId, Options};
 pub(crate) use manager::{Manager, TIMER};
 pub use params::{ConnParam, Ece, McJoin, PathRecord, PortSpace, Route, UdParam, private_data};
+pub(crate) use wire::is_ours;

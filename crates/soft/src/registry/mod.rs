@@ -15,6 +15,9 @@
 //! - If there is no member, the newcomer founds the group: see [`join`].
 //! - A slot is free when its tenant leaves or is dead. Newcomers look at every tenant; besides, each
 //!   member watches the pidfd of the next one, so that a death is noticed when nobody comes.
+//! - Slot 0 has no tenant: packets for QPN 1, of the connection manager, come to its socket, which every
+//!   member reads. Whoever gets one hands it to whom it is for: the one that listens (see [`ports`])
+//!   or gave out the communication ID.
 //! - The death of a process at any point leaves nothing to clean up but what the lock's next holder
 //!   repairs ([`Group::repair`]). When the last member dies, the table, the sockets and the port go.
 //! - A child of fork(2) is no member: it finds the descriptors closed, and its copy of the
@@ -28,6 +31,7 @@ mod life;
 mod mail;
 mod names;
 mod peers;
+mod ports;
 mod seat;
 mod service;
 mod table;
@@ -51,6 +55,7 @@ use life::Coroner;
 use mail::Mail;
 use names::Names;
 pub(crate) use peers::{Peer, ding};
+pub(crate) use ports::Claim;
 pub(crate) use service::Membership;
 use table::Identity;
 
@@ -206,8 +211,12 @@ impl Registry {
         &self.member.seat.socket
     }
 
-    /// Claims a block of QPNs: of the slot's, the one that has rested longest. Block 0, which holds
-    /// the special QPNs 0 and 1, is never claimed.
+    /// The socket of QP1, which all members read.
+    pub fn management_socket(&self) -> &RxSocket {
+        &self.member.management
+    }
+
+    /// Claims a block of QPNs: of the slot's, the one that has rested longest.
     ///
     /// # Errors
     /// [`Exhausted`] when all are claimed, and in a child of fork(2).
@@ -246,6 +255,27 @@ impl Registry {
             .mailbox(slot)
             .and_then(|name| mail.send(&member.seat.mailbox, &name));
         sent.is_ok()
+    }
+
+    /// Hands a whole packet for QP1 to the process in a slot. Best effort; never blocks. Returns whether it was handed
+    /// over.
+    pub(crate) fn hand_to(&self, slot: u16, path: &Path, src_port: u16, packet: &[u8]) -> bool {
+        let Some(member) = self.member().filter(|member| member.group.table.tenant(slot).is_some())
+        else {
+            return false;
+        };
+        let mail = Mail::Packet { path: *path, src_port, bytes: packet };
+        let name = member.coroner.names.mailbox(slot);
+        name.and_then(|name| mail.send(&member.seat.mailbox, &name)).is_ok()
+    }
+
+    /// The same to all other processes.
+    pub(crate) fn hand_to_all(&self, path: &Path, src_port: u16, packet: &[u8]) {
+        let Some(member) = self.member() else { return };
+        let own = member.seat.slot;
+        for slot in (0..member.group.table.sockets()).filter(|slot| *slot != own) {
+            self.hand_to(slot, path, src_port, packet);
+        }
     }
 
     /// Readable when [`Registry::service`] has something to do: an epoll instance.

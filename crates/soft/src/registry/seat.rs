@@ -17,6 +17,9 @@ const LOCK: Duration = Duration::from_secs(2);
 /// Newcomers that may wait to be answered.
 const BACKLOG: u16 = 64;
 
+/// The slot whose socket is QP1's. It has no tenant.
+pub(super) const MANAGEMENT_SLOT: u16 = 0;
+
 /// A slot and what goes with it.
 #[derive(Debug)]
 pub(super) struct Seat {
@@ -35,7 +38,10 @@ pub(super) fn take(group: &Group, coroner: &Coroner) -> Result<Seat, JoinError> 
         group.repair().map_err(io("repairing the registry"))?;
     }
     let mut free = Vec::new();
-    for slot in 0..table.sockets() {
+    if table.sockets() == MANAGEMENT_SLOT {
+        group.add_slot()?;
+    }
+    for slot in MANAGEMENT_SLOT + 1..table.sockets() {
         match table.tenant(slot) {
             None => free.push(slot),
             Some(tenant) => {
@@ -51,7 +57,7 @@ pub(super) fn take(group: &Group, coroner: &Coroner) -> Result<Seat, JoinError> 
     loop {
         let slot = match free.next() {
             Some(slot) => slot,
-            None => group.add_slot()?.ok_or(JoinError::Full { slots: SLOTS })?,
+            None => group.add_slot()?.ok_or(JoinError::Full { slots: SLOTS - 1 })?,
         };
         let Some((entry, mailbox)) = names(coroner, slot).map_err(io("binding a name"))? else {
             continue;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use ironverbs_sys::event::{Epoll, Interest};
 use ironverbs_sys::process::{ClosedOnFork, PidFd};
+use ironverbs_sys::udp::RxSocket;
 use ironverbs_sys::unix::Datagrams;
 use ironverbs_wire::Path;
 use parking_lot::Mutex;
@@ -18,7 +19,7 @@ use parking_lot::Mutex;
 use super::group::Group;
 use super::life::{Coroner, Life};
 use super::mail::{LONGEST, Mail};
-use super::seat::Seat;
+use super::seat::{MANAGEMENT_SLOT, Seat};
 use super::table::Tenant;
 use super::{Member, QpnBlock, SLOTS};
 use crate::local::LaneTable;
@@ -38,6 +39,8 @@ pub(crate) struct Membership {
     service: Mutex<Service>,
     claiming: Mutex<()>,
     epoll: Epoll,
+    /// QP1's socket.
+    pub(super) management: RxSocket,
     pub(super) seat: Seat,
     pub(super) group: Group,
     pub(super) coroner: Coroner,
@@ -67,7 +70,10 @@ impl Membership {
             error
         };
         let lane_table = LaneTable::new().map_err(vacate)?;
-        let (epoll, closed_on_fork) = prepare(&group, &seat, lane_table.epoll()).map_err(vacate)?;
+        let management = group.vault.socket(MANAGEMENT_SLOT).and_then(|fd| fd.ok_or(missing()));
+        let management = RxSocket::from(management.map_err(vacate)?);
+        let (epoll, closed_on_fork) =
+            prepare(&group, &seat, &management, lane_table.epoll()).map_err(vacate)?;
         if lanes {
             group.table.take_lanes(seat.slot);
         }
@@ -78,6 +84,7 @@ impl Membership {
             service: Mutex::new(service),
             claiming: Mutex::new(()),
             epoll,
+            management,
             seat,
             group,
             coroner,
@@ -192,8 +199,7 @@ impl Membership {
     pub(super) fn claim_block(&self, first: u16) -> Option<QpnBlock> {
         let slot = self.seat.slot;
         let _claiming = self.claiming.lock();
-        let allowed = if slot == 0 { 0b1110 } else { 0b1111 };
-        let block = self.group.table.claim(slot, allowed, first)?;
+        let block = self.group.table.claim(slot, 0b1111, first)?;
         Some(QpnBlock(block * SLOTS + slot))
     }
 
@@ -219,11 +225,20 @@ impl Membership {
     pub(super) fn leave(self) {
         self.leave_groups();
         self.close_lanes();
-        let Membership { _closed_on_fork, lanes, service, epoll, seat, group, coroner, claiming } =
-            self;
+        let Membership {
+            _closed_on_fork,
+            lanes,
+            service,
+            epoll,
+            management,
+            seat,
+            group,
+            coroner,
+            claiming,
+        } = self;
         let own = seat.slot;
         drop(lanes);
-        drop((_closed_on_fork, service, claiming, epoll));
+        drop((_closed_on_fork, service, claiming, epoll, management));
         // The names first: who takes the slot binds them.
         drop(seat);
         group.table.vacate(own);
@@ -242,6 +257,10 @@ fn tell_previous(slot: u16, group: &Group, coroner: &Coroner) {
     }
 }
 
+fn missing() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "QP1 has no socket")
+}
+
 /// The slots after this one, round to the one before it.
 fn ring(own: u16, sockets: u16) -> impl DoubleEndedIterator<Item = u16> {
     (own.saturating_add(1)..sockets).chain(0..own.min(sockets))
@@ -250,6 +269,7 @@ fn ring(own: u16, sockets: u16) -> impl DoubleEndedIterator<Item = u16> {
 fn prepare(
     group: &Group,
     seat: &Seat,
+    management: &RxSocket,
     lanes: BorrowedFd<'_>,
 ) -> io::Result<(Epoll, Vec<ClosedOnFork>)> {
     let epoll = Epoll::new()?;
@@ -262,6 +282,7 @@ fn prepare(
         rx,
         group.memfd.as_fd(),
         seat.socket.as_fd(),
+        management.as_fd(),
         seat.entry.as_fd(),
         seat.mailbox.as_fd(),
         epoll.as_fd(),

@@ -14,10 +14,11 @@ use ironverbs_sys::{lock as robust, process};
 
 use ironverbs_wire::Gid;
 
+use super::ports::{Claim, Entry};
 use super::{BLOCKS_PER_SLOT, JoinError, SLOTS};
 
 /// Changes with every change of the table, the vault or a message between members.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ironverb");
 
@@ -33,6 +34,21 @@ mod header {
     pub(super) const VAULT: [usize; 2] = [32, 40];
     pub(super) const LOCK: usize = 64;
 }
+
+/// Byte offsets of a port's words, from the start of its entry.
+mod port {
+    /// Tenure, slot, flags; 0: a free entry.
+    pub(super) const OWNER: usize = 0;
+    pub(super) const SERVICE: usize = 8;
+    pub(super) const ID: usize = 12;
+    pub(super) const ADDRESS: [usize; 2] = [16, 24];
+}
+
+/// Flags of a port.
+const TAKEN: u64 = 1;
+const REUSE: u64 = 2;
+const FAMILY_ONLY: u64 = 4;
+const LISTENS: u64 = 8;
 
 /// Byte offsets of a slot's words, from the start of the slot.
 mod slot {
@@ -54,7 +70,11 @@ const SLOT_SIZE: usize = 128;
 pub(super) const GROUPS_PER_SLOT: usize = 20;
 const FIRST_GROUP: usize = FIRST_SLOT + SLOTS as usize * SLOT_SIZE;
 const GROUP_SIZE: usize = 24;
-const SIZE: usize = FIRST_GROUP + SLOTS as usize * GROUPS_PER_SLOT * GROUP_SIZE;
+/// Ports of the connection manager that can be taken at a time; memory is used by those that are.
+pub(super) const PORTS: usize = 1 << 16;
+const FIRST_PORT: usize = FIRST_GROUP + SLOTS as usize * GROUPS_PER_SLOT * GROUP_SIZE;
+const PORT_SIZE: usize = 40;
+const SIZE: usize = FIRST_PORT + PORTS * PORT_SIZE;
 const _: () = assert!(header::LOCK + robust::SIZE <= FIRST_SLOT);
 const _: () = assert!(slot::RESTING + 8 * BLOCKS_PER_SLOT as usize <= SLOT_SIZE);
 
@@ -284,6 +304,46 @@ impl Table {
         self.word(entry).store(ifindex, Ordering::Release);
     }
 
+    /// A port that somebody has taken.
+    pub(super) fn port(&self, at: usize) -> Option<Entry> {
+        let at = port_place(at)?;
+        // SYNC POINT: with the store in `set_port`.
+        let owner = self.long(at + port::OWNER).load(Ordering::Acquire);
+        if owner & TAKEN == 0 {
+            return None;
+        }
+        let [high, low] = port::ADDRESS.map(|half| self.long(at + half).load(Ordering::Relaxed));
+        let gid = Gid((u128::from(high) << 64 | u128::from(low)).to_be_bytes());
+        let claim = Claim {
+            id: self.word(at + port::ID).load(Ordering::Relaxed),
+            service: self.word(at + port::SERVICE).load(Ordering::Relaxed),
+            ip: gid.to_ip(),
+            reuse: owner & REUSE != 0,
+            family_only: owner & FAMILY_ONLY != 0,
+            listens: owner & LISTENS != 0,
+        };
+        Some(Entry { slot: (owner >> 16) as u16, tenure: (owner >> 32) as u32, claim })
+    }
+
+    /// By the process that takes or has it; taking it only under the lock.
+    pub(super) fn set_port(&self, at: usize, entry: Option<&Entry>) {
+        let Some(at) = port_place(at) else { return };
+        self.long(at + port::OWNER).store(0, Ordering::Relaxed);
+        let Some(Entry { slot, tenure, claim }) = entry else { return };
+        let bits = u128::from_be_bytes(Gid::from_ip(claim.ip).0);
+        self.word(at + port::ID).store(claim.id, Ordering::Relaxed);
+        self.word(at + port::SERVICE).store(claim.service, Ordering::Relaxed);
+        self.long(at + port::ADDRESS[0]).store((bits >> 64) as u64, Ordering::Relaxed);
+        self.long(at + port::ADDRESS[1]).store(bits as u64, Ordering::Relaxed);
+        let flag = |set: bool, flag| if set { flag } else { 0 };
+        let flags = flag(claim.reuse, REUSE)
+            | flag(claim.family_only, FAMILY_ONLY)
+            | flag(claim.listens, LISTENS);
+        let owner = u64::from(*tenure) << 32 | u64::from(*slot) << 16 | flags | TAKEN;
+        // SYNC POINT: with the load in `port`.
+        self.long(at + port::OWNER).store(owner, Ordering::Release);
+    }
+
     fn word(&self, offset: usize) -> &AtomicU32 {
         self.memory.u32(offset).expect("offsets are constants, slots checked by `place`")
     }
@@ -298,6 +358,10 @@ pub(super) const NAME: &std::ffi::CStr = c"ironverbs-registry";
 
 fn place(slot: u16) -> Option<usize> {
     (slot < SLOTS).then(|| FIRST_SLOT + usize::from(slot) * SLOT_SIZE)
+}
+
+fn port_place(at: usize) -> Option<usize> {
+    (at < PORTS).then(|| FIRST_PORT + at * PORT_SIZE)
 }
 
 fn group(slot: u16, at: usize) -> Option<usize> {
@@ -397,6 +461,29 @@ mod tests {
         assert_eq!(other.joined(SLOTS, 0), None);
         table.set_joined(7, 19, None);
         assert_eq!(other.joined(7, 19), None);
+    }
+
+    #[test]
+    fn ports_are_seen_by_all() {
+        let (memfd, table) = table();
+        let other = Table::open(&memfd, 4800).unwrap();
+        let claim = Claim {
+            id: 77,
+            service: 0x106_1234,
+            ip: "fd00::5".parse().unwrap(),
+            reuse: true,
+            family_only: false,
+            listens: true,
+        };
+        let entry = Entry { slot: 1023, tenure: 9, claim };
+        table.set_port(PORTS - 1, Some(&entry));
+        assert_eq!(other.port(PORTS - 1), Some(entry));
+        assert_eq!((other.port(0), other.port(PORTS)), (None, None));
+        let v4 = Claim { ip: "0.0.0.0".parse().unwrap(), family_only: true, ..claim };
+        table.set_port(3, Some(&Entry { claim: v4, ..entry }));
+        assert_eq!(other.port(3).unwrap().claim, v4);
+        table.set_port(3, None);
+        assert_eq!(other.port(3), None);
     }
 
     #[test]

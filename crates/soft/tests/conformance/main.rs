@@ -11,6 +11,7 @@ mod access;
 mod channels;
 mod completions;
 mod connected;
+mod connections;
 mod datagrams;
 mod devices;
 mod failures;

@@ -345,7 +345,7 @@ fn an_offer_in_anothers_name_is_not_taken() {
 fn stranger(options: &JoinOptions, uid: u32) {
     ironverbs_sys::process::become_user(65_534, 65_534).unwrap();
     let name = |last: &str| {
-        let name = format!("{}:{}/{uid}/0{last}", options.namespace, options.port);
+        let name = format!("{}:{}/{uid}/1{last}", options.namespace, options.port);
         Name::new(name.as_bytes()).unwrap()
     };
     let entry = Connection::connect(&name("")).unwrap();
@@ -372,7 +372,7 @@ fn another_user_finds_no_way_in() {
     }
     let options = options(12);
     let registry = Registry::join(&options).unwrap();
-    assert_eq!(registry.slot(), 0);
+    assert_eq!(registry.slot(), 1);
     let stranger = Member::start(&options, &format!("stranger {uid}"), &|| serve(&registry));
     let mut answer = None;
     eventually("the stranger is turned away", || {

@@ -1,0 +1,138 @@
+//! QP1: how MADs leave and arrive.
+
+use ironverbs_mad::{Destination, Transmit, destination};
+use ironverbs_transport::device::Sink;
+use ironverbs_wire::icrc::Prefix;
+use ironverbs_wire::mad::cm::ServiceId;
+use ironverbs_wire::mad::{GSI_QPN, Mad, gmp};
+use ironverbs_wire::{Gid, ICRC_LEN, Packet, Path};
+
+use super::manager::SLOT_BITS;
+use crate::config::DataPath;
+use crate::host::Inner;
+use crate::registry::Registry;
+
+/// The source port that a MAD has which another process of this host is handed.
+const HANDED_PORT: u16 = 0x8000;
+
+/// What became of a MAD.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// It is on its way, or lost.
+    Away,
+    /// It is for this process.
+    Here,
+}
+
+/// Which processes of this host a MAD is for.
+enum For {
+    Us,
+    Slot(u16),
+    Everybody,
+}
+
+/// Sends a MAD: to peers on this host from process to process, to others by UDP.
+pub(super) fn send(host: &Inner, transmit: &Transmit, psn: u32) -> Sent {
+    let packet = gmp(transmit.pkey, psn, &transmit.mad);
+    let near = host.config.path.value != DataPath::Wire && host.is_local(&transmit.path.dst);
+    let Some(registry) = host.registry().filter(|_| near) else {
+        // Without a wire there is nobody but us.
+        if near && !host.has_wire() {
+            return Sent::Here;
+        }
+        by_udp(host, &transmit.path, &packet);
+        return Sent::Away;
+    };
+    match addressee(registry, &transmit.path.dst, &transmit.mad) {
+        For::Us => Sent::Here,
+        For::Slot(slot) => {
+            let bytes = whole(host, &transmit.path, &packet);
+            if !registry.hand_to(slot, &transmit.path, HANDED_PORT, &bytes) {
+                // Its mailbox is full, or it is gone: the socket is there in any case.
+                by_udp(host, &transmit.path, &packet);
+            }
+            Sent::Away
+        }
+        For::Everybody => {
+            registry.hand_to_all(
+                &transmit.path,
+                HANDED_PORT,
+                &whole(host, &transmit.path, &packet),
+            );
+            Sent::Here
+        }
+    }
+}
+
+fn addressee(registry: &Registry, dst: &Gid, mad: &Mad) -> For {
+    let slot = match destination(mad) {
+        Destination::CommId(id) => Some(ironverbs_mad::slot_of(id, SLOT_BITS) as u16),
+        // Who refuses where nobody listens does not matter.
+        Destination::ServiceId(ServiceId(service)) => {
+            Some(registry.listener(service, dst).unwrap_or(registry.slot()))
+        }
+        Destination::Unknown => None,
+    };
+    match slot {
+        None => For::Everybody,
+        Some(slot) if slot == registry.slot() => For::Us,
+        Some(slot) => For::Slot(slot),
+    }
+}
+
+/// Whether a MAD that came to QP1's socket is for this process. If not, it is handed to whom it is for.
+pub(crate) fn is_ours(
+    registry: &Registry,
+    path: &Path,
+    src_port: u16,
+    packet: &[u8],
+    mad: &Mad,
+) -> bool {
+    match addressee(registry, &path.dst, mad) {
+        For::Us => true,
+        For::Slot(slot) => {
+            registry.hand_to(slot, path, src_port, packet);
+            false
+        }
+        For::Everybody => {
+            registry.hand_to_all(path, src_port, packet);
+            true
+        }
+    }
+}
+
+fn by_udp(host: &Inner, path: &Path, packet: &Packet<'_>) {
+    let Some(mut sender) = host.sender() else { return };
+    let devices = host.present_devices();
+    let device = devices.iter().find(|device| device.has_gid(&path.src));
+    sender.begin(device.map_or(0, |device| device.ifindex()));
+    if let Some(room) = sender.reserve(path, GSI_QPN, len(packet)) {
+        write(packet, room);
+        sender.commit();
+    }
+    sender.flush();
+}
+
+/// The packet as it would come from a socket.
+fn whole(host: &Inner, path: &Path, packet: &Packet<'_>) -> Vec<u8> {
+    let len = len(packet);
+    let mut bytes = vec![0; len + ICRC_LEN];
+    let (body, trailer) = bytes.split_at_mut(len);
+    write(packet, body);
+    let port = host.config.udp_port.value;
+    let icrc = Prefix::new(path, HANDED_PORT, port, len).compute(0, body);
+    trailer.copy_from_slice(&icrc.to_le_bytes());
+    bytes
+}
+
+/// Bytes from the BTH to the end of the MAD.
+fn len(packet: &Packet<'_>) -> usize {
+    Packet::header_len(packet.service, packet.op) + packet.payload.len()
+}
+
+fn write(packet: &Packet<'_>, out: &mut [u8]) {
+    let headers = packet.emit_header(out);
+    if let Some(room) = out.get_mut(headers..).filter(|room| room.len() == packet.payload.len()) {
+        room.copy_from_slice(packet.payload);
+    }
+}
