@@ -3,6 +3,7 @@
 //! The raw limit and ours take turns, round by round, between two network namespaces joined by a veth pair; what
 //! counts is the ratio of each round, since the speed of a shared machine drifts.
 
+mod copies;
 mod machine;
 mod memory;
 mod net;
@@ -48,11 +49,12 @@ fn run(words: &[&str]) -> Outcome {
         }
         ["role", "stream", to, seconds] => ours::stream(to, seconds.parse()?),
         ["role", "copy"] => raw::copy(),
+        ["copies"] => copies::compare(),
         ["role", "handover"] => raw::handover(),
         ["role", "memory"] => memory::measure(),
         [] => all(5),
         ["--rounds", n] => all(n.parse()?),
-        _ => Err("usage: benches [--rounds N]".into()),
+        _ => Err("usage: benches [--rounds N] | benches copies".into()),
     }
 }
 

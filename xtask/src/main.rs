@@ -24,7 +24,7 @@ cargo xtask COMMAND
        [--list]                only name the steps
        [--as-staged]           test what is staged already, without building it again
   check                        formatting, lints and, where cargo-deny is installed, licences and advisories
-  bench [ARG...]               measurements of benches/, each beside its raw limit
+  bench [ARG...]               measurements of benches/, each beside its raw limit, and SENDs beside UCX
   vm [OPTION...] -- COMMAND... a command beside the kernel's own RDMA stack in a VM (see vm/run)
 ";
 
