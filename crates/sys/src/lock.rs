@@ -11,6 +11,8 @@
 use std::io;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -126,11 +128,65 @@ pub fn lock(memory: &Shared, offset: usize, timeout: Duration) -> io::Result<Loc
     }
 }
 
+/// Where the word that names the holder is within the C library's mutex, in bytes. [`keep`] checks it.
+const WORD: usize = if cfg!(target_env = "musl") { 4 } else { 0 };
+
+/// A lock that this thread has taken to show that its process lives: see [`is_kept`]. Released when
+/// dropped.
+#[derive(Debug)]
+pub struct Kept {
+    mutex: NonNull<libc::pthread_mutex_t>,
+    /// As a raw pointer, it stays on its thread.
+    _memory: (Arc<Shared>, PhantomData<*const ()>),
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // SAFETY: this thread holds the mutex, in memory that is still mapped.
+        unsafe { libc::pthread_mutex_unlock(self.mutex.as_ptr()) };
+    }
+}
+
+/// Takes the lock at `offset` to hold it for the life of this thread. Whoever has the memory mapped,
+/// if only to read, can tell by a load whether it is held: the kernel takes it away when the thread
+/// ends, however it does, also by execve(2) of the process (futex(2), robust list).
+///
+/// # Errors
+/// WouldBlock when it is held; Unsupported when the C library keeps the holder elsewhere than known
+/// here; else as [`lock`].
+pub fn keep(memory: &Arc<Shared>, offset: usize) -> io::Result<Kept> {
+    let place = mutex(memory, offset)?;
+    // SAFETY: `init` made a mutex there.
+    match unsafe { libc::pthread_mutex_trylock(place.as_ptr()) } {
+        0 => {}
+        libc::EOWNERDEAD => {
+            // SAFETY: this thread has just taken the mutex.
+            unsafe { libc::pthread_mutex_consistent(place.as_ptr()) };
+        }
+        libc::EBUSY => return Err(io::ErrorKind::WouldBlock.into()),
+        code => return Err(io::Error::from_raw_os_error(code)),
+    }
+    let kept = Kept { mutex: place, _memory: (memory.clone(), PhantomData) };
+    // SAFETY: no pointers.
+    let thread = unsafe { libc::gettid() } as u32;
+    let word = memory.load_u32(offset + WORD, Ordering::Relaxed);
+    match word.map(|word| word & libc::FUTEX_TID_MASK) == Some(thread) {
+        true => Ok(kept),
+        false => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// Whether some thread [keeps](keep) the lock at `offset`.
+#[inline]
+pub fn is_kept(memory: &Shared, offset: usize) -> bool {
+    let word = offset.checked_add(WORD).and_then(|at| memory.load_u32(at, Ordering::Acquire));
+    word.is_some_and(|word| word & libc::FUTEX_TID_MASK != 0 && word & libc::FUTEX_OWNER_DIED == 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::shm::Memfd;
-    use std::sync::atomic::Ordering;
 
     fn shared() -> Shared {
         let memory = Shared::map(&Memfd::create(c"lock", 256).unwrap(), 256, true).unwrap();
@@ -199,5 +255,74 @@ mod tests {
             scope.spawn(|| std::mem::forget(lock(&memory, 64, LONG).unwrap()));
         });
         assert!(matches!(lock(&memory, 64, LONG).unwrap(), Locked::OwnerDied(_)));
+    }
+
+    #[test]
+    fn a_kept_lock_is_seen_until_its_thread_ends() {
+        let memory = Arc::new(shared());
+        assert!(!is_kept(&memory, 64));
+        let kept = keep(&memory, 64).unwrap();
+        assert!(is_kept(&memory, 64));
+        drop(kept);
+        assert!(!is_kept(&memory, 64));
+        thread::scope(|scope| {
+            scope.spawn(|| std::mem::forget(keep(&memory, 64).unwrap()));
+        });
+        assert!(!is_kept(&memory, 64));
+        drop(keep(&memory, 64).unwrap());
+    }
+
+    #[test]
+    fn execve_of_the_keeper_is_seen() {
+        for by_main in [true, false] {
+            let memory = Arc::new(shared());
+            let go = memory.u32(0).unwrap();
+            // SAFETY: the child makes a thread and calls execve, which the C library allows after fork.
+            let pid = unsafe { libc::fork() };
+            if pid == 0 {
+                let keep_for_ever = || std::mem::forget(keep(&memory, 64).unwrap());
+                if by_main {
+                    keep_for_ever();
+                } else {
+                    thread::scope(|scope| {
+                        scope.spawn(|| {
+                            keep_for_ever();
+                            go.store(1, Ordering::Release);
+                            thread::sleep(LONG);
+                        });
+                        while go.load(Ordering::Acquire) == 0 {}
+                        go.store(2, Ordering::Release);
+                        // SAFETY: NUL-terminated strings and lists that end with null.
+                        unsafe { exec() };
+                    });
+                }
+                go.store(2, Ordering::Release);
+                // SAFETY: as above.
+                unsafe { exec() };
+            }
+            while go.load(Ordering::Acquire) != 2 {
+                thread::yield_now();
+            }
+            let start = Instant::now();
+            while is_kept(&memory, 64) {
+                assert!(start.elapsed() < LONG, "still kept");
+                thread::yield_now();
+            }
+            // SAFETY: no pointers; it is the new program that is still running.
+            unsafe {
+                assert_eq!(libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG), 0);
+                libc::kill(pid, libc::SIGKILL);
+                libc::waitpid(pid, std::ptr::null_mut(), 0);
+            }
+        }
+    }
+
+    unsafe fn exec() {
+        let arguments = [c"sleep".as_ptr(), c"60".as_ptr(), std::ptr::null()];
+        // SAFETY: the path and the arguments are constants, the list ends with null.
+        unsafe {
+            libc::execv(c"/bin/sleep".as_ptr(), arguments.as_ptr());
+            libc::_exit(1);
+        }
     }
 }

@@ -49,11 +49,40 @@ pub fn start_time(pid: u32) -> io::Result<u64> {
         // Right in any /proc.
         return read_start_time("/proc/self/stat");
     }
-    let link = fs::read_link("/proc/self")?;
-    if link.to_str().and_then(|link| link.parse().ok()) != Some(own) {
-        return Err(io::ErrorKind::Unsupported.into());
-    }
+    proc_is_ours()?;
     read_start_time(&format!("/proc/{pid}/stat"))
+}
+
+/// Unsupported where /proc is of another PID namespace than this process.
+fn proc_is_ours() -> io::Result<()> {
+    let link = fs::read_link("/proc/self")?;
+    match link.to_str().and_then(|link| link.parse().ok()) == Some(pid()) {
+        true => Ok(()),
+        false => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// Whether a process is stopped, by a signal or a debugger (proc_pid_stat(5): states T and t).
+///
+/// # Errors
+/// As [`start_time`].
+pub fn is_stopped(pid: u32) -> io::Result<bool> {
+    proc_is_ours()?;
+    let stat = fs::read(format!("/proc/{pid}/stat"))?;
+    let end = stat.iter().rposition(|&byte| byte == b')').ok_or(io::ErrorKind::InvalidData)?;
+    Ok(matches!(stat.get(end + 2), Some(b'T' | b't')))
+}
+
+/// Opens, anew, what a process has open under the number `fd` (/proc/PID/fd, proc_pid_fd(5)): the kernel
+/// allows it where it would let us look at the process by ptrace(2). Close-on-exec.
+///
+/// # Errors
+/// As open(2); PermissionDenied where that is not so. Unsupported where /proc is of another PID
+/// namespace.
+pub fn open_descriptor(pid: u32, fd: u32, write: bool) -> io::Result<OwnedFd> {
+    proc_is_ours()?;
+    let path = format!("/proc/{pid}/fd/{fd}");
+    Ok(fs::OpenOptions::new().read(true).write(write).open(path)?.into())
 }
 
 fn read_start_time(path: &str) -> io::Result<u64> {
@@ -382,6 +411,28 @@ mod tests {
         let copy = pidfd.duplicate(file.as_raw_fd()).unwrap();
         assert_ne!(copy.as_raw_fd(), file.as_raw_fd());
         assert!(pidfd.duplicate(-1).is_err());
+    }
+
+    #[test]
+    fn a_descriptor_of_a_process_can_be_opened_by_its_number() {
+        let memfd = crate::shm::Memfd::create(c"test", 4096).unwrap();
+        let number = memfd.as_fd().as_raw_fd() as u32;
+        let other = crate::shm::Memfd::received(open_descriptor(pid(), number, false).unwrap());
+        assert_eq!(other.unwrap().size().unwrap(), 4096);
+        assert!(open_descriptor(pid(), u32::MAX, false).is_err());
+    }
+
+    #[test]
+    fn a_stopped_process_is_seen_to_be() {
+        let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+        assert!(!is_stopped(child.id()).unwrap());
+        signal(child.id(), libc::SIGSTOP).unwrap();
+        while !is_stopped(child.id()).unwrap() {
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_stopped(child.id()).is_err());
     }
 
     #[test]

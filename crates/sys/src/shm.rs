@@ -27,6 +27,12 @@ impl Memfd {
     /// As memfd_create(2) and ftruncate(2). FileTooLarge: it would be larger than a file may be
     /// (RLIMIT_FSIZE, `ulimit -f`).
     pub fn create(name: &CStr, size: usize) -> io::Result<Memfd> {
+        let memfd = Memfd::unsealed(name, size)?;
+        memfd.seal(SEALS)?;
+        Ok(memfd)
+    }
+
+    fn unsealed(name: &CStr, size: usize) -> io::Result<Memfd> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a NUL-terminated name; a success returns a new descriptor.
         let make = |flags| unsafe { owned(libc::memfd_create(name.as_ptr(), flags)) };
@@ -39,9 +45,24 @@ impl Memfd {
         let file = File::from(fd);
         without_size_signal(|| file.set_len(size as u64))
             .map_err(|error| beyond_limit(error, size))?;
-        // SAFETY: no pointers.
-        check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
         Ok(Memfd(file.into()))
+    }
+
+    fn seal(&self, seals: i32) -> io::Result<()> {
+        // SAFETY: no pointers.
+        check(unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_ADD_SEALS, seals) }).map(drop)
+    }
+
+    /// A zeroed one of `size` bytes that only this process can write, by the mapping that comes with
+    /// it: whoever else opens or maps it can but read (F_SEAL_FUTURE_WRITE, Linux 5.1).
+    ///
+    /// # Errors
+    /// As memfd_create(2), ftruncate(2), mmap(2) and fcntl(2): EINVAL where the kernel is older.
+    pub fn create_owned(name: &CStr, size: usize) -> io::Result<(Memfd, Shared)> {
+        let memfd = Memfd::unsealed(name, size)?;
+        let memory = Shared::map(&memfd, size, true)?;
+        memfd.seal(SEALS | libc::F_SEAL_FUTURE_WRITE)?;
+        Ok((memfd, memory))
     }
 
     /// Takes a memfd that another process sent.
@@ -231,6 +252,24 @@ mod tests {
         assert_eq!(there.load_u32(8, Ordering::Acquire), Some(7));
         assert_eq!(there.load_u64(16, Ordering::Acquire), Some(8));
         assert!(there.u32(8).is_none() && there.u64(16).is_none());
+    }
+
+    #[test]
+    fn an_owned_one_is_written_by_its_owner_only() {
+        let (memfd, here) = Memfd::create_owned(c"test", 4096).unwrap();
+        let there = Shared::map(&memfd, 4096, false).unwrap();
+        here.u64(8).unwrap().store(7, Ordering::Release);
+        assert_eq!(there.load_u64(8, Ordering::Acquire), Some(7));
+        let again = memfd.as_fd().as_raw_fd() as u32;
+        for write in [false, true] {
+            let fd = crate::process::open_descriptor(crate::process::pid(), again, write).unwrap();
+            let other = Memfd::received(fd).unwrap();
+            assert!(Shared::map(&other, 4096, true).is_err());
+            assert!(io::Write::write(&mut File::from(other.0), &[1]).is_err());
+        }
+        // SAFETY: the range is the test's, which does not write it.
+        let code = unsafe { libc::mprotect(there.as_ptr().cast(), 4096, libc::PROT_WRITE) };
+        assert_eq!(code, -1);
     }
 
     #[test]

@@ -62,6 +62,48 @@ pub struct RecvWqe {
     pub sges: Vec<Sge>,
 }
 
+/// A WRITE, READ or atomic that the device may carry out by itself, without packets: all requests
+/// before it are complete.
+#[derive(Copy, Clone, Debug)]
+pub struct OneSided<'a> {
+    /// What is to be done.
+    pub action: Action<'a>,
+    /// Address at the peer, as `rkey` has it.
+    pub va: u64,
+    /// Key of the peer's region.
+    pub rkey: u32,
+    /// Bytes: more than 0, at most 2^31; 8 of an atomic.
+    pub len: u64,
+    /// The peer's QPN.
+    pub dest_qpn: u32,
+    /// PSN that the request would have: the one that the peer expects, if the two are connected.
+    pub psn: u32,
+}
+
+/// What a [`OneSided`] does.
+#[derive(Copy, Clone, Debug)]
+pub enum Action<'a> {
+    /// RDMA WRITE of what is in these elements.
+    Write(&'a [Sge]),
+    /// RDMA WRITE of these bytes.
+    WriteInline(&'a [u8]),
+    /// RDMA READ into these elements.
+    Read(&'a [Sge]),
+    /// An atomic, whose result goes into these elements, in the byte order of the host.
+    Atomic(Atomic, &'a [Sge]),
+}
+
+/// How a device carried out a [`OneSided`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// The peer's memory is this process's.
+    Process,
+    /// Memory that both processes have mapped.
+    Mapped,
+    /// The kernel copied between the two processes.
+    Kernel,
+}
+
 /// The device as one queue pair sees it during a call. The protection domain is the QP's own.
 ///
 /// Every access is checked again where it happens: a region may be deregistered between two packets.
@@ -81,6 +123,16 @@ pub trait Device {
     fn write_remote(&mut self, rkey: u32, va: u64, src: &[u8]) -> Result<(), Fault>;
     /// Runs an atomic (rights and alignment checked); returns the value before.
     fn atomic(&mut self, rkey: u32, va: u64, op: Atomic) -> Result<u64, Fault>;
+    /// Carries out a request of a connected QP at the peer, if that is possible: wholly, with all
+    /// the checks that the peer's responder would make. None, with nothing done that packets would not
+    /// do again: it goes by packets, and what is wrong with it is found on the way.
+    ///
+    /// On an unreliable QP requests before it may still be on their way as packets; the device looks
+    /// whether they are.
+    fn carry_out(&mut self, request: &OneSided<'_>) -> Option<Carrier> {
+        let _ = request;
+        None
+    }
     /// Invalidates `rkey` for a SEND with invalidate.
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault>;
 

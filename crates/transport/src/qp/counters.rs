@@ -1,5 +1,7 @@
 //! What a queue pair counts.
 
+use crate::device::Carrier;
+
 /// Counters of one queue pair since it was created. Bytes are payload.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
 pub struct Counters {
@@ -35,6 +37,51 @@ pub struct Counters {
     pub duplicates: u64,
     /// Packets dropped.
     pub dropped: Dropped,
+    /// WRITEs, READs and atomics that were carried out at the peer without packets. They count as
+    /// `tx_messages`; the peer, which took no part, counts nothing.
+    pub direct: Direct,
+}
+
+/// Requests that the device carried out at the peer, by how it did.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+pub struct Direct {
+    /// The peer is of the same process.
+    pub process: Carried,
+    /// Both processes have the memory mapped.
+    pub mapped: Carried,
+    /// The kernel copied from one process to the other.
+    pub kernel: Carried,
+}
+
+/// What went one way.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+pub struct Carried {
+    /// Requests.
+    pub messages: u64,
+    /// Their payload bytes.
+    pub bytes: u64,
+}
+
+impl Direct {
+    /// All of them.
+    pub fn total(&self) -> Carried {
+        let Direct { process, mapped, kernel } = *self;
+        let ways = [process, mapped, kernel];
+        Carried {
+            messages: ways.iter().map(|way| way.messages).sum(),
+            bytes: ways.iter().map(|way| way.bytes).sum(),
+        }
+    }
+
+    pub(super) fn count(&mut self, carrier: Carrier, bytes: u64) {
+        let way = match carrier {
+            Carrier::Process => &mut self.process,
+            Carrier::Mapped => &mut self.mapped,
+            Carrier::Kernel => &mut self.kernel,
+        };
+        way.messages += 1;
+        way.bytes += bytes;
+    }
 }
 
 /// Packets dropped, by reason.

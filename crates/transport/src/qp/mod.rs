@@ -7,6 +7,7 @@
 mod acks;
 mod completion;
 mod counters;
+mod direct;
 mod emit;
 mod error;
 mod message;
@@ -28,7 +29,8 @@ mod window;
 
 use ironverbs_wire::{Mtu, Packet, Path, Service};
 
-pub use self::counters::{Counters, Dropped};
+pub use self::counters::{Carried, Counters, Direct, Dropped};
+pub use self::direct::Accepts;
 pub use self::error::{ModifyError, PostError};
 pub use self::send_queue::Payload;
 

@@ -156,8 +156,13 @@ impl Qp {
             return;
         }
         while self.has_next() {
-            if self.requester.cursor == self.requester.started && !self.start(dev) {
-                break;
+            if self.requester.cursor == self.requester.started {
+                if self.carry_out_directly(dev) {
+                    continue;
+                }
+                if !self.start(dev) {
+                    break;
+                }
             }
             if !self.transmit_next(now, dev, sink) {
                 break;

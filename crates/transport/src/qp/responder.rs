@@ -31,7 +31,7 @@ pub(super) struct Responder {
     nak_told: bool,
     pub(super) resources: Resources,
     /// A packet has arrived.
-    established: bool,
+    pub(super) established: bool,
 }
 
 /// A NAK of the packet `seq`.

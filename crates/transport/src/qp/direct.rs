@@ -1,0 +1,93 @@
+//! Requests that the device carries out at the peer by itself: no packet, no PSN, and so no trace in
+//! the state of either end. What is true of a request with nothing before it is true of this one.
+
+use super::Qp;
+use super::requester::MAX_MESSAGE;
+use super::send_queue::{Data, Progress};
+use crate::device::{Action, Atomic, Device, OneSided};
+use crate::verbs::{Access, QpState, QpType, WrOpcode};
+
+/// What a peer of this QP may do to memory by itself, and must know to do it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Accepts {
+    /// Remote operations that the responder takes: REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC.
+    pub access: Access,
+    /// The peer's QPN.
+    pub peer: u32,
+    /// PSN of the next request: a requester that would use another is not the one that this QP is
+    /// connected to.
+    pub psn: u32,
+}
+
+impl Qp {
+    /// What the peer may do by itself; None if its requests are not taken, or are to come as packets
+    /// for what else the first of them does (IBV_EVENT_COMM_EST), or on this type of QP.
+    pub fn accepts(&self) -> Option<Accepts> {
+        let responder = &self.responder;
+        let ready =
+            self.receives_requests() && (self.attr.state != QpState::Rtr || responder.established);
+        let possible = match self.config.qp_type {
+            // None can be kept, none is taken.
+            QpType::Rc if self.attr.max_dest_rd_atomic == 0 => Access::REMOTE_WRITE,
+            QpType::Rc => Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            QpType::Uc => Access::REMOTE_WRITE,
+            QpType::Ud | QpType::XrcSend | QpType::XrcRecv => return None,
+        };
+        ready.then(|| Accepts {
+            access: self.attr.access & possible,
+            peer: self.attr.dest_qpn,
+            psn: responder.expected.psn(),
+        })
+    }
+
+    /// Offers the next request to the device. True: it is complete.
+    pub(super) fn carry_out_directly<D: Device + ?Sized>(&mut self, dev: &mut D) -> bool {
+        let index = self.requester.cursor;
+        let Some(request) = self.one_sided(index) else { return false };
+        let (bytes, carrier) = (request.len, dev.carry_out(&request));
+        let Some(carrier) = carrier else { return false };
+        self.counters.direct.count(carrier, bytes);
+        self.requester.cursor = index + 1;
+        self.requester.started = index + 1;
+        self.complete_send(dev);
+        true
+    }
+
+    /// The request, if it may be carried out without packets: nothing is under way that it could
+    /// overtake, which also satisfies a fence.
+    fn one_sided(&self, index: u64) -> Option<OneSided<'_>> {
+        let requester = &self.requester;
+        let idle = index == self.sends.head()
+            && requester.una == requester.next
+            && requester.chunks.is_empty();
+        let connected = matches!(self.config.qp_type, QpType::Rc | QpType::Uc);
+        let wqe = self.sends.wqe(index);
+        let sound = wqe.progress == Progress::Posted && (1..=MAX_MESSAGE).contains(&wqe.len);
+        let allowed = !wqe.is_answered() || self.attr.max_rd_atomic > 0;
+        if !(idle && connected && sound && allowed) || self.attr.state != QpState::Rts {
+            return None;
+        }
+        let wr = &wqe.wr;
+        let action = match (wr.opcode, self.sends.data(index)) {
+            (WrOpcode::Write, Data::Sges(sges)) => Action::Write(sges),
+            (WrOpcode::Write, Data::Inline(bytes)) => Action::WriteInline(bytes),
+            (WrOpcode::Read, Data::Sges(sges)) => Action::Read(sges),
+            (WrOpcode::CompareSwap, Data::Sges(sges)) => {
+                let op = Atomic::CompareSwap { compare: wr.compare_add, swap: wr.swap };
+                Action::Atomic(op, sges)
+            }
+            (WrOpcode::FetchAdd, Data::Sges(sges)) => {
+                Action::Atomic(Atomic::FetchAdd { add: wr.compare_add }, sges)
+            }
+            _ => return None,
+        };
+        Some(OneSided {
+            action,
+            va: wr.remote_addr,
+            rkey: wr.rkey,
+            len: wqe.len,
+            dest_qpn: self.attr.dest_qpn,
+            psn: requester.next.psn(),
+        })
+    }
+}
