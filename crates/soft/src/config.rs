@@ -107,6 +107,37 @@ impl DataPath {
     }
 }
 
+/// Whether an initiator carries out WRITEs, READs and atomics to a peer on the same host by itself (`onesided`).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum OneSided {
+    /// In the best way that the peer allows.
+    Auto,
+    /// Only by having the kernel copy, within a process, too: to compare, and for tests.
+    Kernel,
+    /// No: the peer's process does it, from packets.
+    Off,
+}
+
+impl OneSided {
+    fn parse(word: &str) -> Option<OneSided> {
+        Some(match word {
+            "auto" => OneSided::Auto,
+            "kernel" => OneSided::Kernel,
+            "off" => OneSided::Off,
+            _ => return None,
+        })
+    }
+
+    /// The word that stands for it in a file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OneSided::Auto => "auto",
+            OneSided::Kernel => "kernel",
+            OneSided::Off => "off",
+        }
+    }
+}
+
 /// The configuration in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -130,6 +161,8 @@ pub struct Config {
     /// Whether the kernel copies to and from registered memory: safe also in threads that block
     /// SIGSEGV or SIGBUS, where a program takes memory away under a region; slower.
     pub safe_copy: Setting<bool>,
+    /// Whether an initiator carries out one-sided operations to a peer on the same host by itself.
+    pub onesided: Setting<OneSided>,
     /// Explain every failing verb on stderr.
     pub explain: Setting<bool>,
 }
@@ -148,6 +181,7 @@ impl Default for Config {
             timeout_scale: Setting::default(1),
             path: Setting::default(DataPath::Auto),
             safe_copy: Setting::default(false),
+            onesided: Setting::default(OneSided::Auto),
             explain: Setting::default(false),
         }
     }
@@ -520,6 +554,13 @@ const SETTINGS: &[Spec] = &[
         expected: "true or false (1 or 0 in the variable)",
         put: |c, raw, s| put(&mut c.safe_copy, raw.flag(), s),
         show: |c| (c.safe_copy.value.to_string(), &c.safe_copy.source),
+    },
+    Spec {
+        key: "onesided",
+        variable: "IRONVERBS_ONESIDED",
+        expected: "\"auto\", \"kernel\" or \"off\"",
+        put: |c, raw, s| put(&mut c.onesided, raw.word().and_then(OneSided::parse), s),
+        show: |c| (c.onesided.value.as_str().to_owned(), &c.onesided.source),
     },
     Spec {
         key: "explain",

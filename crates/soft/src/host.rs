@@ -17,9 +17,10 @@ use ironverbs_wire::Gid;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::cm;
-use crate::config::DataPath;
+use crate::config::{DataPath, OneSided};
 use crate::context::first_handle;
 use crate::device::Devices;
+use crate::direct::Table;
 use crate::error::HostError;
 use crate::event::EventKind;
 use crate::link::{LinkCounters, Outlet, Sender, Sockets};
@@ -65,6 +66,8 @@ pub(crate) struct Inner {
     pub(crate) cm: cm::Manager,
     pub(crate) engine: Mutex<Engine>,
     pub(crate) wire: OnceLock<Wire>,
+    /// What peers on this host may do by themselves.
+    pub(crate) table: OnceLock<Arc<Table>>,
     /// Polls so far: the background thread keeps out while they rise.
     pub(crate) polls: AtomicU64,
     /// CQs that will wake a sleeper.
@@ -218,6 +221,7 @@ impl Host {
             return Ok(());
         }
         let mut joining = self.0.joining.lock();
+        self.0.make_table();
         if joining.background.is_none() {
             joining.background = Some(Background::start(&self.0)?);
         }
@@ -265,6 +269,7 @@ impl Inner {
             cm: cm::Manager::default(),
             engine: Mutex::new(Engine::new()),
             wire: OnceLock::new(),
+            table: OnceLock::new(),
             polls: AtomicU64::new(0),
             armed: AtomicUsize::new(0),
             kick: Arc::new(Kick::new()?),
@@ -281,6 +286,21 @@ impl Inner {
             joining: Mutex::default(),
             fork: ForkGuard::new()?,
         })
+    }
+
+    /// Makes what peers on this host read to carry out one-sided operations by themselves. Without it packets carry
+    /// them.
+    fn make_table(&self) {
+        let wanted =
+            self.config.path.value != DataPath::Wire && self.config.onesided.value != OneSided::Off;
+        if wanted
+            && self.table.get().is_none()
+            && let Ok(table) = Table::create()
+        {
+            let table = Arc::new(table);
+            self.regions.write().tell(table.clone());
+            let _ = self.table.set(table);
+        }
     }
 
     /// Connects a Host of a simulation, whose QPNs come from `block`.
@@ -391,6 +411,9 @@ impl Inner {
         let lanes = self.config.path.value != DataPath::Wire;
         let options = JoinOptions { port, lanes, ..JoinOptions::default() };
         let registry = Registry::join(&options)?;
+        if let Some(table) = self.table.get() {
+            registry.lanes().announce(table);
+        }
         let sockets = Arc::new(Sockets::open(port, registry.slot())?);
         Ok(Wire::new(sockets, &self.sent, Some(registry)))
     }

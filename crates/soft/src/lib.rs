@@ -13,6 +13,7 @@ mod context;
 mod counters;
 mod cq;
 mod device;
+pub mod direct;
 mod error;
 mod event;
 mod host;
@@ -49,6 +50,6 @@ pub use qp::{PostGuard, Qp};
 pub use srq::{Srq, SrqAttr};
 pub use xrcd::Xrcd;
 
-pub use ironverbs_transport::qp::{Counters, ModifyError, Payload, PostError};
+pub use ironverbs_transport::qp::{Carried, Counters, Direct, ModifyError, Payload, PostError};
 pub use ironverbs_transport::verbs::*;
 pub use ironverbs_wire::{Gid, Mtu, Path};

@@ -9,6 +9,8 @@ use ironverbs_transport::device::Atomic;
 use ironverbs_transport::verbs::{Access, Fault};
 use parking_lot::Mutex;
 
+use crate::direct::table::RegionLine;
+use crate::direct::{Table, Thing};
 use crate::object::{self, Identity};
 use crate::{Context, Error, Pd};
 
@@ -45,6 +47,14 @@ const SLOT_SHIFT: u32 = 9;
 const REMOTE_BIT: u32 = 1 << 8;
 const MAX_SLOTS: usize = 1 << (32 - SLOT_SHIFT);
 
+/// Rights of peers.
+const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+
+/// The slot that a key names.
+pub(crate) fn slot_of_key(key: u32) -> usize {
+    (key >> SLOT_SHIFT) as usize
+}
+
 #[derive(Debug, Default)]
 struct Slot {
     tag: u8,
@@ -60,9 +70,32 @@ pub(crate) struct Regions {
     slots: Vec<Slot>,
     /// Freed slots, oldest first: a stale key stays unknown for as long as possible.
     free: std::collections::VecDeque<u32>,
+    /// Where peers read of them.
+    table: Option<Arc<Table>>,
 }
 
 impl Regions {
+    /// Peers are told of the regions from now on. There are none yet, or those there are stay untold.
+    pub(crate) fn tell(&mut self, table: Arc<Table>) {
+        self.table = Some(table);
+    }
+
+    /// Tells peers what is in a slot.
+    fn announce(&self, slot: usize) {
+        let (Some(table), Some(entry)) = (&self.table, self.slots.get(slot)) else { return };
+        let rkey = (slot as u32) << SLOT_SHIFT | REMOTE_BIT | u32::from(entry.tag);
+        let line = entry.region.as_ref().map(|region| RegionLine {
+            rkey,
+            pd: region.pd,
+            access: region.access,
+            addr: region.addr,
+            len: region.len,
+            iova: region.iova,
+        });
+        let reachable = line.filter(|line| line.access.intersects(REMOTE));
+        table.set_region(slot, reachable.as_ref());
+    }
+
     fn insert(&mut self, region: Region) -> Result<u32, Error> {
         // A few slots are kept resting before the first is used again.
         let slot = match self.free.len() {
@@ -88,34 +121,49 @@ impl Regions {
         entry.tag = entry.tag.wrapping_add(1);
         entry.region = Some(region);
         *entry.invalidated.get_mut() = false;
-        Ok((slot as u32) << SLOT_SHIFT | u32::from(entry.tag))
+        let lkey = (slot as u32) << SLOT_SHIFT | u32::from(entry.tag);
+        self.announce(slot);
+        Ok(lkey)
     }
 
-    /// Changes the region of a slot in use; its keys stay.
+    /// Changes the region of a slot in use; its keys stay. Peers may still be using what it was.
     fn replace(&mut self, lkey: u32, region: Region) {
-        if let Some(slot) = self.slots.get_mut((lkey >> SLOT_SHIFT) as usize) {
+        if let Some(slot) = self.slots.get_mut(slot_of_key(lkey)) {
             slot.region = Some(region);
             *slot.invalidated.get_mut() = false;
+            self.announce(slot_of_key(lkey));
         }
     }
 
+    /// Takes a region away; its slot rests until it is [freed](Regions::free). Peers may still be using it.
     fn remove(&mut self, lkey: u32) {
-        if let Some(slot) = self.slots.get_mut((lkey >> SLOT_SHIFT) as usize)
-            && slot.region.take().is_some()
-        {
-            self.free.push_back(lkey >> SLOT_SHIFT);
+        if let Some(slot) = self.slots.get_mut(slot_of_key(lkey)) {
+            slot.region = None;
+            self.announce(slot_of_key(lkey));
         }
+    }
+
+    fn free(&mut self, lkey: u32) {
+        self.free.push_back(lkey >> SLOT_SHIFT);
     }
 
     fn find(&self, key: u32, kind: u32) -> Result<(&Slot, &Region), Fault> {
-        let slot = self.slots.get((key >> SLOT_SHIFT) as usize).ok_or(Fault::Key)?;
+        let slot = self.slots.get(slot_of_key(key)).ok_or(Fault::Key)?;
         match &slot.region {
             Some(region) if key & REMOTE_BIT == kind && key as u8 == slot.tag => Ok((slot, region)),
             _ => Err(Fault::Key),
         }
     }
 
-    fn local(&self, pd: u32, lkey: u32, va: u64, len: u64, write: bool) -> Result<u64, Fault> {
+    /// The address in this process of `len` bytes at `va` of a region, as long as `self` is borrowed.
+    pub(crate) fn local(
+        &self,
+        pd: u32,
+        lkey: u32,
+        va: u64,
+        len: u64,
+        write: bool,
+    ) -> Result<u64, Fault> {
         let (_, region) = self.find(lkey, 0)?;
         if region.pd != pd {
             return Err(Fault::Pd);
@@ -172,7 +220,7 @@ impl Regions {
     pub(crate) fn scatter(&self, pd: u32, lkey: u32, va: u64, src: &[u8]) -> Result<(), Fault> {
         let dst = self.local(pd, lkey, va, src.len() as u64, true)?;
         // SAFETY: as in `gather`; the region was registered with LOCAL_WRITE, hence is writable memory.
-        unsafe { copy::write(dst, src) }.map_err(gone)
+        unsafe { copy::put(src.as_ptr() as u64, dst, src.len()) }.map_err(gone)
     }
 
     pub(crate) fn read_remote(
@@ -196,7 +244,7 @@ impl Regions {
     ) -> Result<(), Fault> {
         let dst = self.remote(pd, rkey, va, src.len() as u64, Access::REMOTE_WRITE)?;
         // SAFETY: as in `scatter`; REMOTE_WRITE is granted only together with LOCAL_WRITE.
-        unsafe { copy::write(dst, src) }.map_err(gone)
+        unsafe { copy::put(src.as_ptr() as u64, dst, src.len()) }.map_err(gone)
     }
 
     pub(crate) fn atomic(&self, pd: u32, rkey: u32, va: u64, op: Atomic) -> Result<u64, Fault> {
@@ -220,19 +268,24 @@ impl Regions {
     /// Ends remote access through `rkey`, which must name a region of the PD that peers may reach. The lkey and
     /// the region stay. (Adapters grant this to memory windows and kernel regions only; here a program without
     /// windows can use SEND with invalidate, too.)
+    ///
+    /// Peers may still be using it.
     pub(crate) fn invalidate(&self, pd: u32, rkey: u32) -> Result<(), Fault> {
-        let any = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let (slot, region) = self.find(rkey, REMOTE_BIT)?;
         if region.pd != pd {
             return Err(Fault::Pd);
         }
-        if !region.access.intersects(any) {
+        if !region.access.intersects(REMOTE) {
             return Err(Fault::Access);
         }
-        match slot.invalidated.swap(true, Ordering::AcqRel) {
-            true => Err(Fault::Key),
-            false => Ok(()),
+        if slot.invalidated.swap(true, Ordering::AcqRel) {
+            return Err(Fault::Key);
         }
+        // Only whoever was first comes here, and those who change the slot otherwise have the table to themselves.
+        if let Some(table) = &self.table {
+            table.set_region(slot_of_key(rkey), None);
+        }
+        Ok(())
     }
 }
 
@@ -337,10 +390,9 @@ impl Mr {
         let (addr, len, iova) = new_range.unwrap_or((now.addr, now.len, now.iova));
         let iova = check(addr, len, iova, access)?;
         let lkey = now.lkey;
-        pd.host()
-            .regions
-            .write()
-            .replace(lkey, Region { pd: pd.handle(), addr, len, iova, access });
+        let region = Region { pd: pd.handle(), addr, len, iova, access };
+        pd.host().regions.write().replace(lkey, region);
+        pd.host().wait_for_peers(Thing::Region(slot_of_key(lkey)), None);
         object::take(&pd.users);
         object::give_back(&now.pd.users);
         *now = Registration { pd, addr, len, iova, access, lkey };
@@ -352,7 +404,10 @@ impl Mr {
         self.context.inner().check()?;
         self.identity.retire()?;
         let now = self.now.lock();
-        now.pd.host().regions.write().remove(now.lkey);
+        let host = now.pd.host();
+        host.regions.write().remove(now.lkey);
+        host.wait_for_peers(Thing::Region(slot_of_key(now.lkey)), None);
+        host.regions.write().free(now.lkey);
         object::give_back(&now.pd.users);
         Ok(())
     }

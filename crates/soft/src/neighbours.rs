@@ -8,6 +8,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use ironverbs_transport::device::{Instant, Sink};
 use ironverbs_wire::{Gid, Packet, Path};
@@ -15,6 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::Qp;
 use crate::config::DataPath;
+use crate::direct::Thing;
 use crate::host::Inner;
 use crate::link::Sender;
 use crate::local::{Inbound, Lanes, Outbound, Producer};
@@ -120,6 +122,14 @@ impl Inner {
         }
         let (lanes, slot) = (self.lanes()?, registry::slot_of(qpn));
         lanes.capable(slot).then(|| lanes.to(slot))
+    }
+
+    /// Waits until no peer uses by itself what it was told of and is told of no more: at most for `limit`, where there
+    /// is one.
+    pub(crate) fn wait_for_peers(&self, thing: Thing, limit: Option<Duration>) {
+        if let Some(lanes) = self.lanes() {
+            lanes.wait_for_initiators(thing, limit);
+        }
     }
 
     /// Takes what has come by lanes. Whether there was anything.
@@ -250,33 +260,39 @@ fn wake(lane: &Outbound, producer: MutexGuard<'_, Producer>) {
 /// A lane as the sink of a connected QP.
 pub(crate) struct LaneSink<'a> {
     lane: &'a Outbound,
-    producer: MutexGuard<'a, Producer>,
+    /// Taken with the first packet: what is done without packets does not keep others from the lane.
+    producer: Option<MutexGuard<'a, Producer>>,
     full: bool,
 }
 
 impl<'a> LaneSink<'a> {
     pub(crate) fn new(lane: &'a Outbound) -> LaneSink<'a> {
-        LaneSink { lane, producer: lane.producer.lock(), full: false }
+        LaneSink { lane, producer: None, full: false }
     }
 
     /// Wakes the receiver if it sleeps. Whether the lane was full.
     pub(crate) fn finish(self) -> bool {
-        wake(self.lane, self.producer);
+        if let Some(producer) = self.producer {
+            wake(self.lane, producer);
+        }
         self.full
     }
 }
 
 impl Sink for LaneSink<'_> {
     fn reserve(&mut self, _: &Path, _: u32, len: usize) -> Option<&mut [u8]> {
+        let producer = self.producer.get_or_insert_with(|| self.lane.producer.lock());
         // Of a closed lane the keeper tells, as of a death.
-        let closed = self.producer.is_closed();
-        let room = self.producer.reserve(len);
+        let closed = producer.is_closed();
+        let room = producer.reserve(len);
         self.full = room.is_none() && !closed;
         room
     }
 
     fn commit(&mut self) {
-        self.producer.commit(PACKET);
+        if let Some(producer) = &mut self.producer {
+            producer.commit(PACKET);
+        }
     }
 }
 

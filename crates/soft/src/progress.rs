@@ -536,6 +536,9 @@ impl Worker {
     }
 
     fn run(mut self) {
+        // Peers see by it that the process lives; no others are carried out by themselves.
+        let table = self.host.upgrade().and_then(|host| host.table.get().cloned());
+        let _life = table.and_then(|table| table.keep_alive().ok());
         while !self.kick.stop.load(Ordering::Acquire) {
             let Some(host) = self.host.upgrade() else { return };
             // A defect that shows here must not leave the device dead without a word.

@@ -11,6 +11,8 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::context::{check_port, limits};
 use crate::cq::Reads;
+use crate::direct::Thing;
+use crate::direct::table::{QpLine, line_of_qp};
 use crate::event::EventCount;
 use crate::host::{AT_EXIT, Inner};
 use crate::local::{Departure, Outbound};
@@ -55,8 +57,17 @@ struct State {
     posted: u64,
     /// When the QP fails, because its peer's process was killed.
     condemned: Option<Instant>,
+    /// What peers on this host were told of it.
+    told: Option<Told>,
     /// Destroyed: nothing happens any more.
     gone: bool,
+}
+
+/// What the peer's process reads of a QP to carry out requests by itself.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+struct Told {
+    line: QpLine,
+    psn: u32,
 }
 
 /// How packets of a connected QP reach its peer.
@@ -175,6 +186,7 @@ impl Qp {
                 link: Link::Wire,
                 posted: 0,
                 condemned: None,
+                told: None,
                 gone: false,
             }),
         });
@@ -316,7 +328,46 @@ impl Qp {
             self.read.store(0, Ordering::Release);
         }
         self.pump(&mut state, now);
+        let took = self.tell(&mut state);
+        drop(state);
+        if took {
+            // What a peer does by itself by what it was told before ends before this returns.
+            self.host().wait_for_peers(Thing::Qp(line_of_qp(self.qpn)), None);
+        }
         Ok(())
+    }
+
+    /// Tells the peer's process what it may do by itself, if that has changed. Whether it was told otherwise before.
+    fn tell(&self, state: &mut State) -> bool {
+        let Some(table) = self.host().table.get() else { return false };
+        let index = line_of_qp(self.qpn);
+        let told = match (&state.link, state.transport.accepts()) {
+            (Link::Lane(lane), Some(accepts)) if !state.gone => {
+                let peer = lane.peer();
+                let line = QpLine {
+                    pd: self.pd.handle(),
+                    access: accepts.access,
+                    peer_qpn: accepts.peer,
+                    peer_slot: peer.slot,
+                    peer_tenure: peer.tenure,
+                };
+                Some(Told { line, psn: accepts.psn })
+            }
+            _ => None,
+        };
+        if told == state.told {
+            return false;
+        }
+        let before = std::mem::replace(&mut state.told, told);
+        if let Some(told) = &told {
+            table.set_psn(index, told.psn);
+        }
+        let line = |told: &Told| told.line;
+        if before.as_ref().map(line) == told.as_ref().map(line) {
+            return false;
+        }
+        table.set_qp(index, told.as_ref().map(|told| &told.line));
+        before.is_some()
     }
 
     /// The way to the peer that a transition to RTR names.
@@ -428,14 +479,19 @@ impl Qp {
         }
         if state.transport.output() != Output::None {
             self.transmit(state, now);
+            self.tell(state);
         }
         self.set_timer(state);
     }
 
     fn transmit(&self, state: &mut State, now: Instant) {
         let host = self.host();
-        let mut surroundings = Surroundings::of(self);
         let State { transport, link, .. } = state;
+        let link = &*link;
+        let mut surroundings = match link {
+            Link::Lane(lane) if lane.is_alive() => Surroundings::with_lane(self, lane),
+            _ => Surroundings::of(self),
+        };
         let sender = matches!(link, Link::Wire).then(|| host.sender()).flatten();
         let full = match (link, sender) {
             (Link::Lane(lane), _) if lane.is_alive() => {
@@ -491,6 +547,7 @@ impl Qp {
             let mut surroundings = Surroundings::of(self);
             state.transport.lose_peer(&mut surroundings);
         }
+        self.tell(&mut state);
         self.pump(&mut state, now);
     }
 
@@ -529,7 +586,11 @@ impl Qp {
         if packet.op.is_response() {
             transport.hold_timeouts(true);
         }
-        transport.counters().dropped.total() == dropped
+        let taken = transport.counters().dropped.total() == dropped;
+        drop(surroundings);
+        // Before any acknowledgement leaves: who has it may go on by itself.
+        self.tell(&mut state);
+        taken
     }
 
     /// The process in `slot` does not take packets to `qpn`.
@@ -617,7 +678,9 @@ impl Qp {
             let mut state = self.state.lock();
             self.settle_debts(&mut state, host.now());
             state.gone = true;
+            self.tell(&mut state);
         }
+        host.wait_for_peers(Thing::Qp(line_of_qp(self.qpn)), None);
         self.send_cq.purge(self.qpn);
         self.recv_cq.purge(self.qpn);
         for users in [&self.pd.users, &self.send_cq.users, &self.recv_cq.users] {

@@ -1,14 +1,20 @@
 //! The device as one queue pair sees it during a call.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use ironverbs_transport::device::{self, Atomic, QpEvent, Queue, RecvWqe};
+use ironverbs_transport::device::{self, Atomic, Carrier, OneSided, QpEvent, Queue, RecvWqe};
 use ironverbs_transport::verbs::{Access, Fault, QpType, Sge, Wc};
 use parking_lot::RwLockReadGuard;
 
+use crate::direct::{Local, Thing};
 use crate::event::{AsyncEvent, EventSource};
-use crate::memory::Regions;
+use crate::local::Outbound;
+use crate::memory::{Regions, slot_of_key};
 use crate::{Qp, Srq};
+
+/// How long an invalidation by a peer waits for other peers that use the region at that moment.
+const INVALIDATION: Duration = Duration::from_millis(500);
 
 /// Holds the table of regions for the length of a call: nothing is deregistered meanwhile.
 pub(crate) struct Surroundings<'a> {
@@ -19,12 +25,19 @@ pub(crate) struct Surroundings<'a> {
     selected: Option<Arc<Srq>>,
     /// Requests that the next completion of a send covers.
     covered: u64,
+    /// The lane to the peer, where requests may be carried out without packets.
+    lane: Option<&'a Outbound>,
 }
 
 impl<'a> Surroundings<'a> {
     pub(crate) fn of(qp: &'a Qp) -> Surroundings<'a> {
         let regions = qp.host().regions.read();
-        Surroundings { qp, regions, pd: qp.pd().handle(), selected: None, covered: 0 }
+        Surroundings { qp, regions, pd: qp.pd().handle(), selected: None, covered: 0, lane: None }
+    }
+
+    /// For sending to a peer that a lane leads to.
+    pub(crate) fn with_lane(qp: &'a Qp, lane: &'a Outbound) -> Surroundings<'a> {
+        Surroundings { lane: Some(lane), ..Surroundings::of(qp) }
     }
 
     /// The QP's own rights come before the region's (IBA 9.7.4.1.4).
@@ -71,8 +84,30 @@ impl device::Device for Surroundings<'_> {
         self.regions.atomic(self.pd, rkey, va, op)
     }
 
+    fn carry_out(&mut self, request: &OneSided<'_>) -> Option<Carrier> {
+        let lane = self.lane?;
+        if self.qp.qp_type() == QpType::Uc {
+            // What was sent on an unreliable connection is complete, but perhaps not yet carried out. Who has the ring
+            // locked, perhaps our own sink, has put something into it.
+            let drained = lane.producer.try_lock().is_some_and(|producer| producer.is_drained());
+            drained.then_some(())?;
+        }
+        let local = Local {
+            regions: &self.regions,
+            pd: self.pd,
+            qpn: self.qp.qpn(),
+            mode: self.qp.host().config.onesided.value,
+        };
+        lane.initiator.carry_out(&local, request)
+    }
+
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
-        self.regions.invalidate(self.pd, rkey)
+        self.regions.invalidate(self.pd, rkey)?;
+        // The program is told, by this very message, that the key is of no more use. But the engine does not wait for
+        // a process that was stopped.
+        let thing = Thing::Region(slot_of_key(rkey));
+        self.qp.host().wait_for_peers(thing, Some(INVALIDATION));
+        Ok(())
     }
 
     fn select_srq(&mut self, srqn: u32) -> bool {

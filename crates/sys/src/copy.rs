@@ -29,7 +29,7 @@ mod own;
 mod own;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use crate::mem::Misaligned;
 
@@ -106,6 +106,45 @@ pub unsafe fn copy(src: u64, dst: u64, len: usize) -> Result<(), Unmapped> {
         match BY_KERNEL.load(Ordering::Relaxed) {
             false => own::copy(dst, src, len),
             true => kernel::copy(dst, src, len),
+        }
+    };
+    if done { Ok(()) } else { Err(Unmapped) }
+}
+
+/// Copies `len` bytes from `src` to `dst`, which others watch: the last byte is seen last, and with it
+/// all that was stored before. 1, 2, 4 and 8 bytes to an address that is a multiple of their number
+/// are one store, and so are the last eight of more that end at one. The ranges may overlap, as for
+/// [`copy`].
+///
+/// # Safety
+/// As for [`copy`].
+#[inline]
+pub unsafe fn put(src: u64, dst: u64, len: usize) -> Result<(), Unmapped> {
+    let end = dst.wrapping_add(len as u64);
+    let last = match len {
+        0 => return Ok(()),
+        1 | 2 | 4 | 8 if dst.is_multiple_of(len as u64) => len,
+        9.. if end.is_multiple_of(8) => 8,
+        _ => 1,
+    };
+    let head = len - last;
+    let mut word = [0u8; 8];
+    // SAFETY: the caller vouches for the ranges; the word is ours, and read before anything that it may overlap is
+    // written.
+    unsafe {
+        copy(src.wrapping_add(head as u64), word.as_mut_ptr() as u64, last)?;
+        if head > 0 {
+            copy(src, dst, head)?;
+        }
+    }
+    // SYNC POINT: with whoever waits for the last word or byte.
+    fence(Ordering::Release);
+    let to = dst.wrapping_add(head as u64);
+    // SAFETY: the caller vouches for what is mapped there.
+    let done = unsafe {
+        match BY_KERNEL.load(Ordering::Relaxed) {
+            false => own::store(to, u64::from_le_bytes(word), last),
+            true => kernel::copy(to, word.as_ptr() as u64, last),
         }
     };
     if done { Ok(()) } else { Err(Unmapped) }

@@ -1,12 +1,6 @@
-//! Memory that another process uses: copied to and from it by the kernel (process_vm_readv(2)), or
-//! mapped here, too.
-//!
-//! Who is at the other end may look at any byte at any time, and often does nothing but wait for the
-//! last one. So what is put there is put in ascending order, the last word or byte by one store
-//! after all the others.
+//! The memory of another process, to and from which the kernel copies (process_vm_readv(2)).
 
 use std::io;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// A range of this process's memory, as the kernel wants it.
 #[derive(Copy, Clone, Debug)]
@@ -60,80 +54,11 @@ pub unsafe fn read(pid: u32, local: &[Range], addr: u64, len: usize) -> io::Resu
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Copies `len` bytes from `src` to `dst`, which others watch: the last byte is seen last, and with
-/// it all that was stored before. 1, 2, 4 and 8 bytes to an address that is a multiple of their
-/// number are one store. The ranges may overlap.
-///
-/// # Safety
-/// Both ranges are mapped, `src` readable and `dst` writable, for the time of the call, and no Rust
-/// reference to `dst` is live.
-#[inline]
-pub unsafe fn put(src: u64, dst: u64, len: usize) {
-    let end = dst.wrapping_add(len as u64);
-    let last = match len {
-        0 => return,
-        1 | 2 | 4 | 8 if dst.is_multiple_of(len as u64) => len,
-        9.. if end.is_multiple_of(8) => 8,
-        _ => 1,
-    };
-    let head = len - last;
-    let (from, to) = (src.wrapping_add(head as u64), dst.wrapping_add(head as u64));
-    macro_rules! last {
-        ($word:ty, $atomic:ty) => {{
-            // SAFETY: within the ranges that the caller vouches for; `to` is a multiple of the
-            // word's size. The word is read before the head is written, which may overlap it.
-            unsafe {
-                let value = (from as *const $word).read_unaligned();
-                if head > 0 {
-                    std::ptr::copy(src as *const u8, dst as *mut u8, head);
-                }
-                // SYNC POINT: with whoever waits for the last word or byte.
-                <$atomic>::from_ptr(to as *mut $word).store(value, Ordering::Release);
-            }
-        }};
-    }
-    match last {
-        8 => last!(u64, AtomicU64),
-        4 => last!(u32, AtomicU32),
-        2 => last!(u16, AtomicU16),
-        _ => last!(u8, AtomicU8),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::mem::Mapping;
     use crate::process;
-
-    #[test]
-    fn put_copies_every_length_at_every_alignment() {
-        let source: Vec<u8> = (0..600u32).map(|n| (n * 7) as u8).collect();
-        for len in (0..80).chain([255, 256, 257, 511]) {
-            for (from, to) in [(0, 0), (1, 0), (0, 1), (3, 5), (8, 16), (7, 4), (0, 2)] {
-                let mut target = vec![0xee; 600];
-                let (src, dst) = (source.as_ptr() as u64 + from, target.as_mut_ptr() as u64 + to);
-                // SAFETY: both are longer than any offset and length here.
-                unsafe { put(src, dst, len) };
-                let (from, to) = (from as usize, to as usize);
-                assert_eq!(target[to..to + len], source[from..from + len], "{len} {from} {to}");
-                assert!(target[..to].iter().chain(&target[to + len..]).all(|&byte| byte == 0xee));
-            }
-        }
-    }
-
-    #[test]
-    fn put_moves_what_overlaps() {
-        for (from, to) in [(0, 3), (3, 0), (0, 16), (16, 0), (5, 5)] {
-            let mut bytes: Vec<u8> = (0..200).collect();
-            let mut expected = bytes.clone();
-            expected.copy_within(from..from + 100, to);
-            let base = bytes.as_mut_ptr() as u64;
-            // SAFETY: within the vector.
-            unsafe { put(base + from as u64, base + to as u64, 100) };
-            assert_eq!(bytes, expected, "{from} {to}");
-        }
-    }
 
     #[test]
     fn the_kernel_gathers_scatters_and_says_how_far_it_came() {

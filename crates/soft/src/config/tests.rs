@@ -55,6 +55,7 @@ fn every_variable_is_read_back_from_entries() {
         ("IRONVERBS_TIMEOUT_SCALE", "100"),
         ("IRONVERBS_PATH", "wire"),
         ("IRONVERBS_SAFE_COPY", "true"),
+        ("IRONVERBS_ONESIDED", "kernel"),
         ("IRONVERBS_EXPLAIN", "true"),
     ];
     let entries = with_env(&list).unwrap().entries();

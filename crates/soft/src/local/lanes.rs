@@ -5,12 +5,14 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use ironverbs_sys::unix::{Datagrams, Name};
 use parking_lot::Mutex;
 
 use super::ring::{Consumer, Producer};
 use super::table::Departure;
+use crate::direct::{Initiator, Table, Thing};
 use crate::registry::{self, Membership, Peer, Registry};
 
 /// The lanes of this process: `registry.lanes()`.
@@ -29,6 +31,8 @@ pub struct Outbound {
     /// The ring. Who finds it full notes under this lock what is to be sent later, so that no wake
     /// is lost in between.
     pub producer: Mutex<Producer>,
+    /// What this process does to the other's memory by itself.
+    pub(crate) initiator: Initiator,
     pub(super) alive: AtomicBool,
     pub(super) mailbox: Name,
     pub(super) post: Arc<Datagrams>,
@@ -66,13 +70,14 @@ impl Outbound {
     pub(super) fn new(
         peer: Peer,
         producer: Producer,
+        initiator: Initiator,
         mailbox: Name,
         post: Arc<Datagrams>,
         owing: Arc<AtomicBool>,
     ) -> Outbound {
         let owed = Owed { anywhere: owing, ..Owed::default() };
         let (producer, alive) = (Mutex::new(producer), AtomicBool::new(true));
-        Outbound { peer, producer, alive, mailbox, post, owed }
+        Outbound { peer, producer, initiator, alive, mailbox, post, owed }
     }
 
     pub(crate) fn peer(&self) -> &Peer {
@@ -216,6 +221,18 @@ impl<'a> Lanes<'a> {
     /// Sends what found no room before and has nobody else to send it. Whether anything was sent.
     pub(crate) fn pay(&self) -> bool {
         self.member.is_some_and(|member| member.lanes().pay())
+    }
+
+    /// Peers are told where this process's table is, from now on.
+    pub(crate) fn announce(&self, table: &Table) {
+        if let Some(member) = self.member {
+            member.lanes().announce(table.announcement());
+        }
+    }
+
+    /// Waits until nobody uses `thing`, of which the table says no more. False: not within the limit.
+    pub(crate) fn wait_for_initiators(&self, thing: Thing, limit: Option<Duration>) -> bool {
+        self.member.is_none_or(|member| member.lanes().hazards.wait(member, thing, limit))
     }
 
     /// To be called before going to sleep on [`Registry::service_fd`]: from now on senders wake us,

@@ -261,6 +261,13 @@ impl<M: Memory> Writer<M> {
         }
     }
 
+    /// Whether the consumer is done with everything that was committed, as far as it has said: it says so when it
+    /// finds nothing more.
+    pub fn is_drained(&self) -> bool {
+        // SYNC POINT: as in `refresh`: what the consumer did with it is done.
+        !self.broken && self.memory.load(Word::Head, Acquire) == self.tail
+    }
+
     /// Whether the consumer has mapped the ring.
     pub fn is_taken(&self) -> bool {
         self.memory.load(Word::Taken, Relaxed) != 0

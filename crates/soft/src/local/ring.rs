@@ -7,10 +7,13 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ironverbs_sys::mem;
 use ironverbs_sys::shm::{Memfd, Shared};
+
+use crate::direct::slots::{self, Slots};
 
 use super::protocol::{Broken, HEADER, LINE, Memory, Place, Reader, Word, Writer};
 
@@ -21,6 +24,8 @@ pub const SIZE: usize = 128 * 1024;
 
 /// Byte offsets of the words. Each line is written by one side.
 mod at {
+    use super::slots;
+
     pub(super) const MAGIC: usize = 0;
     pub(super) const VERSION: usize = 8;
     pub(super) const HEAD: usize = 64;
@@ -29,13 +34,15 @@ mod at {
     pub(super) const SLEEPS: usize = 192;
     pub(super) const TAKEN: usize = 196;
     pub(super) const CLOSED: usize = 200;
-    pub(super) const LINES: usize = 256;
+    pub(super) const WATCHED: usize = 204;
+    pub(super) const SLOTS: usize = 256;
+    pub(super) const LINES: usize = SLOTS + slots::COUNT * slots::STRIDE;
 }
 
 const LINES: usize = (SIZE - at::LINES) / LINE;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ironring");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// How the memfd shows in /proc/PID/maps.
 const NAME: &std::ffi::CStr = c"ironverbs-lane";
@@ -57,9 +64,13 @@ pub enum RingError {
 
 /// One side's mapping of the ring.
 #[derive(Debug)]
-struct Mapped(Shared);
+struct Mapped(Arc<Shared>);
 
 impl Mapped {
+    fn slots(&self) -> Slots {
+        Slots::new(self.0.clone(), at::SLOTS, at::WATCHED)
+    }
+
     fn word(&self, word: Word) -> &AtomicU32 {
         let offset = match word {
             Word::Header(line) => line_at(line),
@@ -121,7 +132,7 @@ impl Producer {
         let constant = "offsets are constants";
         memory.u32(at::VERSION).expect(constant).store(VERSION, Ordering::Relaxed);
         memory.u64(at::MAGIC).expect(constant).store(MAGIC, Ordering::Release);
-        Ok((Producer { writer: Writer::new(Mapped(memory)) }, memfd.into()))
+        Ok((Producer { writer: Writer::new(Mapped(Arc::new(memory))) }, memfd.into()))
     }
 
     /// Room for a record of `len` bytes, to be written and then committed; reserving again voids it.
@@ -206,6 +217,17 @@ impl Producer {
         self.writer.leave();
     }
 
+    /// Whether the consumer is done with everything that was committed.
+    #[inline]
+    pub fn is_drained(&self) -> bool {
+        self.writer.is_drained()
+    }
+
+    /// The slots in which this side says what it touches by itself.
+    pub(crate) fn slots(&self) -> Slots {
+        self.writer.memory().slots()
+    }
+
     /// Tells the consumer that nothing more will come.
     pub fn close(&mut self) {
         self.writer.close();
@@ -270,7 +292,7 @@ impl Consumer {
         if !ours {
             return Err(RingError::Foreign);
         }
-        Ok(Consumer { reader: Reader::new(Mapped(memory)) })
+        Ok(Consumer { reader: Reader::new(Mapped(Arc::new(memory))) })
     }
 
     /// The next record, or the same again until it is released; None: there is none now.
@@ -339,6 +361,11 @@ impl Consumer {
     /// Tells the producer that this process is about to end in good order, as [`Producer::leave`].
     pub fn leave(&mut self) {
         self.reader.leave();
+    }
+
+    /// The slots in which the other side says what it touches by itself.
+    pub(crate) fn slots(&self) -> Slots {
+        self.reader.memory().slots()
     }
 
     /// Tells the producer that nothing more will be consumed.

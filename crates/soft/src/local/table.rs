@@ -7,14 +7,17 @@
 //! What the registry's service finds out is put down as news, which the thread that next goes
 //! through the inbound lanes takes up: so the service never waits for one that consumes.
 //!
+//! With a lane comes where the sender's table is (see [`crate::direct`]); it is kept for the lane in the other
+//! direction.
+//!
 //! A departure, whatever its cause, is one thing: the process is no longer watched, our lane to it is
 //! closed, its lane to us stays until it is empty; then it is reported.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ironverbs_sys::event::{Epoll, Event, Interest};
@@ -24,6 +27,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::lanes::{Inbound, Outbound};
 use super::ring::{Consumer, Producer};
+use crate::direct::{Initiator, Remote, Watch as Hazards};
 use crate::registry::{self, Membership, Peer};
 
 /// How long the end of a program waits for a thread that is at a lane.
@@ -33,7 +37,7 @@ const LEAVING: Duration = Duration::from_millis(20);
 const LANES_OF_ONE: u32 = 4;
 
 /// Locks are taken in this order: `making`, `inbound`, `watches`, `outbound`, a producer, `news`,
-/// `deaths`; the caller's own may be taken under `inbound` (in the call-back) and above a producer.
+/// `deaths`; `remotes` and those of the hazards are taken for a moment, and none under them; the caller's own may be taken under `inbound` (in the call-back) and above a producer.
 #[derive(Debug)]
 pub(crate) struct LaneTable {
     epoll: Epoll,
@@ -49,6 +53,12 @@ pub(crate) struct LaneTable {
     /// Whether a lane may owe something.
     owing: Arc<AtomicBool>,
     is_death: AtomicBool,
+    /// Where this process's table is: its descriptor's number and its name.
+    own_table: OnceLock<(u32, u64)>,
+    /// The tables of those who have a lane to us.
+    remotes: Mutex<HashMap<u64, Arc<Remote>>>,
+    /// What they touch by themselves.
+    pub(crate) hazards: Hazards,
 }
 
 #[derive(Debug)]
@@ -93,7 +103,19 @@ impl LaneTable {
             deaths: Mutex::default(),
             is_death: AtomicBool::new(false),
             owing: Arc::default(),
+            own_table: OnceLock::new(),
+            remotes: Mutex::default(),
+            hazards: Hazards::default(),
         })
+    }
+
+    /// From now on peers are told where this process's table is, and theirs are looked at.
+    pub(crate) fn announce(&self, table: (u32, u64)) {
+        let _ = self.own_table.set(table);
+    }
+
+    pub(crate) fn announcement(&self) -> Option<(u32, u64)> {
+        self.own_table.get().copied()
     }
 
     /// Readable when a process at the other end of a lane has died.
@@ -111,9 +133,12 @@ impl LaneTable {
             return Ok(lane);
         }
         let (producer, fd) = Producer::create()?;
+        let own = member.peer(member.slot()).ok_or(io::ErrorKind::NotConnected)?;
+        let initiator = Initiator::new((own.slot, own.tenure), producer.slots());
         let lane = Outbound::new(
             peer,
             producer,
+            initiator,
             member.mailbox(slot)?,
             self.post.clone(),
             self.owing.clone(),
@@ -123,7 +148,9 @@ impl LaneTable {
             let consumer = Consumer::map(fd).map_err(io::Error::other)?;
             let watch = Watch { peer, pidfd: None, accepted: 0 };
             self.watches.lock().insert(token(&peer), watch);
+            self.hazards.add(&peer, consumer.slots());
             self.arrive(peer, consumer, None);
+            self.meet(&peer, self.announcement());
             self.enter(lane.clone());
             return Ok(lane);
         }
@@ -151,15 +178,43 @@ impl LaneTable {
             lanes.resize_with(index + 1, || None);
         }
         if let Some(place) = lanes.get_mut(index) {
-            *place = Some(lane);
+            *place = Some(lane.clone());
+        }
+        drop(lanes);
+        // The table may have come before; or it comes later and finds the lane.
+        let remote = self.remotes.lock().get(&token(&lane.peer)).cloned();
+        if let Some(remote) = remote {
+            lane.initiator.meet(remote);
+        }
+    }
+
+    /// Looks at the peer's table, if it has one and we have one.
+    fn meet(&self, peer: &Peer, table: Option<(u32, u64)>) {
+        let Some((fd, id)) = table.filter(|_| self.announcement().is_some()) else { return };
+        // Where the kernel does not let us look, packets do.
+        let Ok(remote) = Remote::open(peer.pid, fd, id) else { return };
+        let remote = Arc::new(remote);
+        self.remotes.lock().insert(token(peer), remote.clone());
+        if let Some(lane) = self.existing(peer) {
+            lane.initiator.meet(remote);
         }
     }
 
     /// Takes a lane that the peer offers. False: it could not be taken.
-    pub(crate) fn accept(&self, member: &Membership, peer: &Peer, fd: OwnedFd) -> bool {
+    pub(crate) fn accept(
+        &self,
+        member: &Membership,
+        peer: &Peer,
+        fd: OwnedFd,
+        table: Option<(u32, u64)>,
+    ) -> bool {
         let Ok(consumer) = Consumer::map(fd) else { return false };
         match self.watch(member, peer, 1) {
-            Ok(()) => self.arrive(*peer, consumer, None),
+            Ok(()) => {
+                self.hazards.add(peer, consumer.slots());
+                self.arrive(*peer, consumer, None);
+                self.meet(peer, table);
+            }
             // Dead already: what it sent before counts.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => {
                 let killed = !consumer.peer_is_leaving();
@@ -199,6 +254,7 @@ impl LaneTable {
             for event in events.iter().take(found) {
                 let peer = self.watches.lock().get(&event.token()).map(|watch| watch.peer);
                 if let Some(peer) = peer {
+                    self.hazards.bury(&peer);
                     self.end(&peer, true);
                 }
             }
@@ -225,6 +281,8 @@ impl LaneTable {
 
     fn end(&self, peer: &Peer, dead: bool) {
         let Some(watch) = self.watches.lock().remove(&token(peer)) else { return };
+        self.hazards.revoke(peer);
+        self.remotes.lock().remove(&token(peer));
         if let Some(pidfd) = watch.pidfd {
             // A child by a raw clone(2) may hold a duplicate: closing alone would not end it.
             let _ = self.epoll.remove(pidfd.as_fd());

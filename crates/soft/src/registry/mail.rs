@@ -41,6 +41,9 @@ pub(super) struct Offer {
     pub(super) tenure: u32,
     /// Which of its slot's tenants the receiver is.
     pub(super) to: u32,
+    /// Where the sender's table is, if it has one: its descriptor's number in the sender, and its name, which is
+    /// never 0.
+    pub(super) table: Option<(u32, u64)>,
 }
 
 impl Mail<'_> {
@@ -82,11 +85,15 @@ impl Mail<'_> {
             }
             OFFER => {
                 let (slot, rest) = rest.split_first_chunk()?;
-                let (tenure, to) = rest.split_first_chunk()?;
+                let (tenure, rest) = rest.split_first_chunk()?;
+                let (to, rest) = rest.split_first_chunk()?;
+                let (fd, id) = rest.split_first_chunk()?;
+                let id = u64::from_le_bytes(id.try_into().ok()?);
                 Some(Mail::Offer(Offer {
                     slot: u16::from_le_bytes(*slot),
                     tenure: u32::from_le_bytes(*tenure),
-                    to: u32::from_le_bytes(to.try_into().ok()?),
+                    to: u32::from_le_bytes(*to),
+                    table: (id != 0).then_some((u32::from_le_bytes(*fd), id)),
                 }))
             }
             REFUSAL => {
@@ -108,12 +115,15 @@ impl Offer {
         from.send_with(to, &[IoSlice::new(&self.bytes())], &[lane])
     }
 
-    fn bytes(&self) -> [u8; 11] {
-        let mut bytes = [0; 11];
+    fn bytes(&self) -> [u8; 23] {
+        let mut bytes = [0; 23];
+        let (fd, id) = self.table.unwrap_or_default();
         bytes[0] = OFFER;
         bytes[1..3].copy_from_slice(&self.slot.to_le_bytes());
         bytes[3..7].copy_from_slice(&self.tenure.to_le_bytes());
-        bytes[7..].copy_from_slice(&self.to.to_le_bytes());
+        bytes[7..11].copy_from_slice(&self.to.to_le_bytes());
+        bytes[11..15].copy_from_slice(&fd.to_le_bytes());
+        bytes[15..].copy_from_slice(&id.to_le_bytes());
         bytes
     }
 }
@@ -151,10 +161,12 @@ mod tests {
             assert_eq!(Mail::parse(&bytes[..len]), None);
         }
         assert_eq!(Mail::parse(&[REWATCH]), Some(Mail::Rewatch));
-        let offer = Offer { slot: 0x102, tenure: 0x3040_5060, to: 0x7080_90a0 };
-        let bytes = offer.bytes();
-        assert_eq!(Mail::parse(&bytes), Some(Mail::Offer(offer)));
-        assert!((1..bytes.len()).all(|len| Mail::parse(&bytes[..len]).is_none()));
+        for table in [None, Some((0x1112_1314, 0x2122_2324_2526_2728))] {
+            let offer = Offer { slot: 0x102, tenure: 0x3040_5060, to: 0x7080_90a0, table };
+            let bytes = offer.bytes();
+            assert_eq!(Mail::parse(&bytes), Some(Mail::Offer(offer)));
+            assert!((1..bytes.len()).all(|len| Mail::parse(&bytes[..len]).is_none()));
+        }
         let refusal = [REFUSAL, 2, 1, 6, 5, 4, 3];
         let parsed = Mail::Refusal { slot: 0x102, tenure: 0x0304_0506 };
         assert_eq!(Mail::parse(&refusal), Some(parsed));

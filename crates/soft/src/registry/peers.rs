@@ -88,7 +88,8 @@ impl Membership {
     /// sendmsg(2).
     pub(crate) fn offer(&self, peer: &Peer, lane: BorrowedFd<'_>) -> io::Result<()> {
         let own = self.tenant(self.slot()).ok_or(io::ErrorKind::NotConnected)?;
-        let offer = Offer { slot: self.slot(), tenure: own.tenure, to: peer.tenure };
+        let table = self.lanes.announcement();
+        let offer = Offer { slot: self.slot(), tenure: own.tenure, to: peer.tenure, table };
         let name = self.mailbox(peer.slot)?;
         let start = Instant::now();
         loop {
@@ -117,7 +118,7 @@ impl Membership {
         });
         let Some(peer) = peer.filter(|_| own == Some(offer.to)) else { return };
         let taken = match fds.into_iter().next() {
-            Some(fd) => self.lanes.accept(self, &peer, fd),
+            Some(fd) => self.lanes.accept(self, &peer, fd, offer.table),
             // There was no room for the descriptor.
             None => false,
         };

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use ironverbs_soft::config::{DataPath, Setting, Source};
+use ironverbs_soft::config::{DataPath, OneSided, Setting, Source};
 use ironverbs_soft::sim::Network;
 use ironverbs_soft::*;
 
@@ -23,6 +23,8 @@ macro_rules! cases {
         cases!(@ simulated: $($case),*);
         cases!(@ udp: $($case),*);
         cases!(@ local: $($case),*);
+        cases!(@ kernel: $($case),*);
+        cases!(@ ring: $($case),*);
     };
     (@ $path:ident: $($case:ident),*) => {
         mod $path {
@@ -43,7 +45,7 @@ enum Way {
     /// A network in this process, under virtual time.
     Simulated { network: Network, count: Cell<u8> },
     /// Members of one group on the loopback interface, with a UDP port of the case's own.
-    Real { port: u16, path: DataPath },
+    Real { port: u16, path: DataPath, onesided: OneSided },
 }
 
 impl Fabric {
@@ -59,23 +61,42 @@ impl Fabric {
 
     /// UDP, whoever the peer is.
     pub(crate) fn udp() -> Fabric {
-        let way = Way::Real { port: port(), path: DataPath::Wire };
+        Fabric::real(DataPath::Wire, OneSided::Auto)
+    }
+
+    /// Shared memory between the members, and what else is best.
+    pub(crate) fn local() -> Fabric {
+        Fabric::real(DataPath::Auto, OneSided::Auto)
+    }
+
+    /// Shared memory, with one-sided operations by the kernel, as between processes.
+    pub(crate) fn kernel() -> Fabric {
+        Fabric::real(DataPath::Auto, OneSided::Kernel)
+    }
+
+    /// Shared memory, and nothing else.
+    pub(crate) fn ring() -> Fabric {
+        Fabric::real(DataPath::Auto, OneSided::Off)
+    }
+
+    fn real(path: DataPath, onesided: OneSided) -> Fabric {
+        let way = Way::Real { port: port(), path, onesided };
         Fabric { way, hosts: RefCell::default() }
     }
 
-    /// Shared memory between the members.
-    pub(crate) fn local() -> Fabric {
-        let way = Way::Real { port: port(), path: DataPath::Auto };
-        Fabric { way, hosts: RefCell::default() }
+    /// Whether initiators carry out one-sided operations by themselves.
+    pub(crate) fn is_direct(&self) -> bool {
+        match self.way {
+            Way::Real { path: DataPath::Auto, onesided, .. } => onesided != OneSided::Off,
+            _ => false,
+        }
     }
 
     /// Another one of the same kind; accidents come from `seed`.
     pub(crate) fn again(&self, seed: u64) -> Fabric {
         match self.way {
             Way::Simulated { .. } => Fabric::seeded(seed),
-            Way::Real { path, .. } => {
-                Fabric { way: Way::Real { port: port(), path }, hosts: RefCell::default() }
-            }
+            Way::Real { path, onesided, .. } => Fabric::real(path, onesided),
         }
     }
 
@@ -94,7 +115,10 @@ impl Fabric {
                 count.set(count.get() + 1);
                 network.host(&[address(count.get()), address_v6(count.get())]).unwrap()
             }
-            Way::Real { port, path } => Host::start(config(*port, *path)).unwrap(),
+            Way::Real { port, path, onesided } => {
+                let onesided = Setting { value: *onesided, source: Source::Default };
+                Host::start(Config { onesided, ..config(*port, *path) }).unwrap()
+            }
         };
         self.hosts.borrow_mut().push(host.clone());
         host

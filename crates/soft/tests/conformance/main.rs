@@ -21,6 +21,7 @@ mod lives;
 mod memory;
 mod model;
 mod multicast;
+mod onesided;
 mod ordering;
 mod progress;
 mod real;

@@ -299,12 +299,14 @@ fn who_leaves_ends_its_lanes() {
     assert!(here.lanes().deaths().is_empty() && inbound(here.lanes()).is_empty());
 }
 
-/// What the mail of the registry looks like: kind, slot, its tenure, the receiver's tenure.
+/// What the mail of the registry looks like: kind, slot, its tenure, the receiver's tenure, and that there is no
+/// table.
 fn offer(slot: u16, tenure: u32, to: u32) -> Vec<u8> {
     let mut bytes = vec![3];
     bytes.extend(slot.to_le_bytes());
     bytes.extend(tenure.to_le_bytes());
     bytes.extend(to.to_le_bytes());
+    bytes.extend([0; 12]);
     bytes
 }
 

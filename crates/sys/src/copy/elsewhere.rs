@@ -10,6 +10,16 @@ pub(super) unsafe fn copy(dst: u64, src: u64, len: usize) -> bool {
     unsafe { super::kernel::copy(dst, src, len) }
 }
 
+/// Stores the first `size` bytes of a value in little-endian order.
+///
+/// # Safety
+/// As [`super::write`] of what is mapped at `dst`.
+pub(super) unsafe fn store(dst: u64, value: u64, size: usize) -> bool {
+    let bytes = value.to_le_bytes();
+    // SAFETY: passed on; no size is above that of the value.
+    unsafe { super::kernel::copy(dst, bytes.as_ptr() as u64, size) }
+}
+
 /// # Safety
 /// As [`super::compare_swap`]; aligned.
 pub(super) unsafe fn compare_swap(addr: u64, compare: u64, swap: u64) -> Option<u64> {

@@ -572,3 +572,53 @@ fn a_file_size_limit_is_an_error_and_no_signal() {
     };
     assert_eq!(in_child(child), Err(libc::SIGXFSZ));
 }
+
+#[test]
+fn put_copies_every_length_at_every_alignment() {
+    let source: Vec<u8> = (0..600u32).map(|n| (n * 7) as u8).collect();
+    for len in (0..80).chain([255, 256, 257, 511]) {
+        for (from, to) in [(0, 0), (1, 0), (0, 1), (3, 5), (8, 16), (7, 4), (0, 2)] {
+            let mut target = vec![0xee; 600];
+            let (src, dst) = (source.as_ptr() as u64 + from, target.as_mut_ptr() as u64 + to);
+            // SAFETY: both are longer than any offset and length here.
+            unsafe { put(src, dst, len) }.unwrap();
+            let (from, to) = (from as usize, to as usize);
+            assert_eq!(target[to..to + len], source[from..from + len], "{len} {from} {to}");
+            assert!(target[..to].iter().chain(&target[to + len..]).all(|&byte| byte == 0xee));
+        }
+    }
+}
+
+#[test]
+fn put_moves_what_overlaps() {
+    for (from, to) in [(0, 3), (3, 0), (0, 16), (16, 0), (5, 5)] {
+        let mut bytes: Vec<u8> = (0..200).collect();
+        let mut expected = bytes.clone();
+        expected.copy_within(from..from + 100, to);
+        let base = bytes.as_mut_ptr() as u64;
+        // SAFETY: within the vector.
+        unsafe { put(base + from as u64, base + to as u64, 100) }.unwrap();
+        assert_eq!(bytes, expected, "{from} {to}");
+    }
+}
+
+#[test]
+fn put_tells_what_is_not_there() {
+    arm().unwrap();
+    let page = page_size();
+    let map = Mapping::anonymous(2 * page).unwrap();
+    map.protect_from(page, false, false).unwrap();
+    let here = [1u8; 64];
+    let (here, edge) = (here.as_ptr() as u64, map.addr() + page as u64);
+    for len in [1, 2, 3, 4, 8, 9, 16, 40] {
+        for before in [0, 1, 8].into_iter().filter(|before| *before < len) {
+            // SAFETY: what is mapped is ours.
+            let done = unsafe { put(here, edge - before as u64, len) };
+            assert_eq!(done, Err(Unmapped), "{len} bytes, {before} of them there");
+            // SAFETY: what is read is ours, or not there.
+            assert_eq!(unsafe { put(edge - before as u64, map.addr(), len) }, Err(Unmapped));
+        }
+        // SAFETY: what is mapped is ours.
+        unsafe { put(here, edge - len as u64, len) }.unwrap();
+    }
+}

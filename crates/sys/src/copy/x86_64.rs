@@ -200,6 +200,30 @@ ironverbs_copy_begin:
     ret
     ironverbs_end ironverbs_fetch_add
 
+    # One store of 8, 4, 2 or 1 bytes.
+    ironverbs_function ironverbs_store
+    cmp     edx, 4
+    ja      8f
+    je      4f
+    cmp     edx, 1
+    je      1f
+    mov     word ptr [rdi], si
+    xor     eax, eax
+    ret
+1:
+    mov     byte ptr [rdi], sil
+    xor     eax, eax
+    ret
+4:
+    mov     dword ptr [rdi], esi
+    xor     eax, eax
+    ret
+8:
+    mov     qword ptr [rdi], rsi
+    xor     eax, eax
+    ret
+    ironverbs_end ironverbs_store
+
     ironverbs_function ironverbs_landing
     mov     eax, 1
     ret
@@ -248,6 +272,7 @@ unsafe extern "sysv64" {
     fn ironverbs_copy_down_sse(dst: u64, src: u64, len: usize) -> u32;
     fn ironverbs_copy_up_avx(dst: u64, src: u64, len: usize) -> u32;
     fn ironverbs_copy_down_avx(dst: u64, src: u64, len: usize) -> u32;
+    fn ironverbs_store(dst: u64, value: u64, size: usize) -> u32;
     fn ironverbs_compare_swap(addr: u64, compare: u64, swap: u64, before: &mut u64) -> u32;
     fn ironverbs_fetch_add(addr: u64, add: u64, before: &mut u64) -> u32;
 
@@ -300,6 +325,16 @@ pub(super) unsafe fn copy(dst: u64, src: u64, len: usize) -> bool {
         }
     };
     faulted == 0
+}
+
+/// Stores the lowest `size` bytes of a value, 1, 2, 4 or 8, at once. False: it faulted.
+///
+/// # Safety
+/// As [`super::write`] of what is mapped at `dst`.
+#[inline]
+pub(super) unsafe fn store(dst: u64, value: u64, size: usize) -> bool {
+    // SAFETY: writes what the caller vouches for, or faults and is recovered.
+    unsafe { ironverbs_store(dst, value, size) == 0 }
 }
 
 /// The value before; None: it faulted.

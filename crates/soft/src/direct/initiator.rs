@@ -1,0 +1,390 @@
+//! The initiator's side: what may be done to a peer's memory, and doing it.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+
+use ironverbs_sys::copy;
+use ironverbs_sys::peer::{self, Range};
+use ironverbs_transport::device::{Action, Atomic, Carrier, OneSided};
+use ironverbs_transport::verbs::{Access, Sge};
+
+use super::protocol::{self, Memory, Word};
+use super::remote::{Remote, Seen};
+use super::slots::{self, Slots};
+use super::table::{self, RegionLine};
+use crate::config;
+use crate::context::limits;
+use crate::memory::{Regions, slot_of_key};
+
+/// Bytes touched under one naming in a slot: whoever waits for it waits so long, and no longer.
+const CHUNK: usize = 256 * 1024;
+
+/// This process as the initiator towards one other.
+#[derive(Debug)]
+pub(crate) struct Initiator {
+    /// This process, as the target knows it: its slot in the group, and which of the slot's tenants it is.
+    own: (u16, u32),
+    slots: Slots,
+    /// A bit per slot in use.
+    claimed: AtomicU32,
+    count: AtomicU32,
+    remote: OnceLock<Arc<Remote>>,
+}
+
+/// What a request needs of this side.
+pub(crate) struct Local<'a> {
+    pub(crate) regions: &'a Regions,
+    pub(crate) pd: u32,
+    pub(crate) qpn: u32,
+    pub(crate) mode: config::OneSided,
+}
+
+/// What is to be touched, and how.
+struct Target<'a> {
+    remote: &'a Remote,
+    region: Seen<RegionLine>,
+    qp: (u32, usize),
+    name: u64,
+    carrier: Carrier,
+    /// In the target's process.
+    addr: u64,
+}
+
+/// A slot that this thread has.
+struct Claim<'a> {
+    initiator: &'a Initiator,
+    slot: usize,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.initiator.claimed.fetch_and(!(1 << self.slot), Ordering::Release);
+    }
+}
+
+impl Initiator {
+    pub(crate) fn new(own: (u16, u32), slots: Slots) -> Initiator {
+        let (claimed, count) = (AtomicU32::new(0), AtomicU32::new(0));
+        Initiator { own, slots, claimed, count, remote: OnceLock::new() }
+    }
+
+    /// The target's table has come.
+    pub(crate) fn meet(&self, remote: Arc<Remote>) {
+        // The first stays: it is of the same process.
+        let _ = self.remote.set(remote);
+    }
+
+    /// Carries out a request, if that is possible; see [`ironverbs_transport::device::Device::carry_out`].
+    #[inline]
+    pub(crate) fn carry_out(&self, local: &Local<'_>, request: &OneSided<'_>) -> Option<Carrier> {
+        let remote = self.remote.get()?;
+        let target = self.target(remote, local, request)?;
+        let (sges, writes) = match request.action {
+            Action::Write(sges) => (sges, false),
+            Action::WriteInline(_) => (&[][..], false),
+            Action::Read(sges) | Action::Atomic(_, sges) => (sges, true),
+        };
+        if sges.len() > limits::SGE as usize || !local.allows(sges, writes) {
+            return None;
+        }
+        let claim = self.claim()?;
+        let carrier = target.carrier;
+        let touch = Touch { slots: &self.slots, slot: claim.slot, target };
+        let done = match request.action {
+            Action::WriteInline(bytes) => touch.write_bytes(bytes),
+            Action::Write(sges) => touch.transfer(local, sges, request.len, false),
+            Action::Read(sges) => touch.transfer(local, sges, request.len, true),
+            Action::Atomic(op, sges) => touch.atomic(local, op, sges),
+        };
+        done.map(|()| carrier)
+    }
+
+    /// What the peer's table says that may be done. SYNC POINT: what `Watch::add` said is seen before the lines are.
+    #[inline]
+    fn target<'a>(
+        &self,
+        remote: &'a Remote,
+        local: &Local<'_>,
+        request: &OneSided<'_>,
+    ) -> Option<Target<'a>> {
+        if !self.slots.watched(Ordering::Acquire) || !remote.is_alive() {
+            return None;
+        }
+        let need = match request.action {
+            Action::Write(_) | Action::WriteInline(_) => Access::REMOTE_WRITE,
+            Action::Read(_) => Access::REMOTE_READ,
+            Action::Atomic(..) => Access::REMOTE_ATOMIC,
+        };
+        let (qp, psn) = remote.qp(request.dest_qpn)?;
+        let index = slot_of_key(request.rkey);
+        let region = remote.region(index)?;
+        let connected = qp.what.peer_qpn == local.qpn
+            && (qp.what.peer_slot, qp.what.peer_tenure) == self.own
+            && psn == request.psn;
+        let allowed = region.what.rkey == request.rkey
+            && region.what.pd == qp.what.pd
+            && region.what.access.contains(need)
+            && qp.what.access.contains(need);
+        if !(connected && allowed) {
+            return None;
+        }
+        let offset = request.va.checked_sub(region.what.iova)?;
+        if offset.checked_add(request.len).is_none_or(|end| end > region.what.len) {
+            return None;
+        }
+        let addr = region.what.addr.checked_add(offset)?;
+        let atomic = need == Access::REMOTE_ATOMIC;
+        let carrier = match local.mode {
+            config::OneSided::Off => return None,
+            config::OneSided::Auto if remote.is_ours() => Carrier::Process,
+            _ if remote.has_kernel() && !atomic => Carrier::Kernel,
+            _ => return None,
+        };
+        if atomic && !(request.va.is_multiple_of(8) && addr.is_multiple_of(8)) {
+            return None;
+        }
+        let count = self.count.fetch_add(1, Ordering::Relaxed);
+        let name = slots::name(index, table::line_of_qp(request.dest_qpn), count);
+        Some(Target { remote, region, qp: (qp.number, qp.at), name, carrier, addr })
+    }
+
+    fn claim(&self) -> Option<Claim<'_>> {
+        let mut taken = self.claimed.load(Ordering::Relaxed);
+        loop {
+            let slot = taken.trailing_ones() as usize;
+            if slot >= slots::COUNT {
+                return None;
+            }
+            let with = taken | 1 << slot;
+            let exchange = self.claimed.compare_exchange_weak(
+                taken,
+                with,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            );
+            match exchange {
+                Ok(_) => return Some(Claim { initiator: self, slot }),
+                Err(now) => taken = now,
+            }
+        }
+    }
+}
+
+impl Local<'_> {
+    /// Whether all of a list may be used: nothing is begun that would fail half-way.
+    fn allows(&self, sges: &[Sge], write: bool) -> bool {
+        sges.iter().filter(|sge| sge.len > 0).all(|sge| {
+            self.regions.check_local(self.pd, sge.lkey, sge.addr, sge.len.into(), write).is_ok()
+        })
+    }
+}
+
+/// A request under way, as the protocol sees it.
+struct Touch<'a> {
+    slots: &'a Slots,
+    slot: usize,
+    target: Target<'a>,
+}
+
+impl Memory for Touch<'_> {
+    #[inline]
+    fn load(&self, word: Word, order: Ordering) -> u64 {
+        let Target { remote, region, qp, .. } = &self.target;
+        match word {
+            Word::Slot => self.slots.load(self.slot, order),
+            Word::Watched => self.slots.watched(order).into(),
+            Word::Region => remote.number(region.at, order).into(),
+            Word::Qp => remote.number(qp.1, order).into(),
+        }
+    }
+
+    #[inline]
+    fn store(&self, word: Word, value: u64, order: Ordering) {
+        // The rest is not the initiator's.
+        if word == Word::Slot {
+            self.slots.store(self.slot, value, order);
+        }
+    }
+
+    #[inline]
+    fn fence(&self, order: Ordering) {
+        fence(order);
+    }
+}
+
+impl Touch<'_> {
+    /// Runs `f` while the owner waits for us.
+    #[inline]
+    fn under_name<T>(&self, f: impl FnOnce() -> Option<T>) -> Option<T> {
+        let Target { name, region, qp, .. } = &self.target;
+        if !protocol::enter(self, *name, region.number.into(), qp.0.into()) {
+            return None;
+        }
+        let result = f();
+        protocol::leave(self);
+        result
+    }
+
+    fn write_bytes(&self, bytes: &[u8]) -> Option<()> {
+        let range = Range::new(bytes.as_ptr() as u64, bytes.len());
+        self.under_name(|| match self.target.carrier {
+            Carrier::Kernel => self.kernel_write(&[range], self.target.addr, bytes.len()),
+            Carrier::Process | Carrier::Mapped => {
+                // SAFETY: as in `copy`; `bytes` are private.
+                unsafe { copy::put(bytes.as_ptr() as u64, self.target.addr, bytes.len()) }.ok()
+            }
+        })
+    }
+
+    /// Copies between a list, which was checked, and the target, in ascending order.
+    fn transfer(&self, local: &Local<'_>, sges: &[Sge], len: u64, reads: bool) -> Option<()> {
+        let mut pieces = Pieces { sges, used: 0 };
+        let mut at = self.target.addr;
+        let mut left = usize::try_from(len).ok()?;
+        while left > 0 {
+            let chunk = left.min(CHUNK);
+            self.under_name(|| match self.target.carrier {
+                Carrier::Kernel => self.kernel(local, &mut pieces, at, chunk, reads),
+                Carrier::Process | Carrier::Mapped => {
+                    self.copy(local, &mut pieces, at, chunk, reads)
+                }
+            })?;
+            at += chunk as u64;
+            left -= chunk;
+        }
+        Some(())
+    }
+
+    fn copy(
+        &self,
+        local: &Local<'_>,
+        pieces: &mut Pieces<'_>,
+        mut at: u64,
+        len: usize,
+        reads: bool,
+    ) -> Option<()> {
+        let mut left = len;
+        while left > 0 {
+            let (addr, len) = pieces.next(local, left, reads)?;
+            let (src, dst) = if reads { (at, addr) } else { (addr, at) };
+            // SAFETY: this side's range lies within a region of ours, which stays registered while `local` borrows the
+            // table of regions; the target's lies within a region of a Host of this process, which waits for our slot
+            // before it lets go of it. Whoever registered them vouched for both, with the rights checked.
+            unsafe { copy::put(src, dst, len) }.ok()?;
+            at += len as u64;
+            left -= len;
+        }
+        Some(())
+    }
+
+    fn kernel(
+        &self,
+        local: &Local<'_>,
+        pieces: &mut Pieces<'_>,
+        at: u64,
+        len: usize,
+        reads: bool,
+    ) -> Option<()> {
+        let mut ranges = [Range::EMPTY; limits::SGE as usize];
+        let (mut left, mut used) = (len, 0);
+        while left > 0 {
+            let (addr, len) = pieces.next(local, left, reads)?;
+            *ranges.get_mut(used)? = Range::new(addr, len);
+            used += 1;
+            left -= len;
+        }
+        let ranges = ranges.get(..used)?;
+        if !reads {
+            return self.kernel_write(ranges, at, len);
+        }
+        // SAFETY: the ranges lie within regions of ours with LOCAL_WRITE, see `copy`.
+        self.whole(len, || unsafe { peer::read(self.target.remote.pid(), ranges, at, len) })
+    }
+
+    fn kernel_write(&self, ranges: &[Range], at: u64, len: usize) -> Option<()> {
+        // SAFETY: if the process is this one, the target is within a region of one of its Hosts, see `copy`.
+        self.whole(len, || unsafe { peer::write(self.target.remote.pid(), ranges, at, len) })
+    }
+
+    /// All or nothing: what is missing, packets will miss, too, and say so.
+    fn whole(&self, len: usize, copy: impl FnOnce() -> io::Result<usize>) -> Option<()> {
+        // The number may come to mean another process, or the process another program.
+        if !self.target.remote.is_alive() {
+            return None;
+        }
+        (copy().ok()? == len).then_some(())
+    }
+
+    fn atomic(&self, local: &Local<'_>, op: Atomic, sges: &[Sge]) -> Option<()> {
+        // Once it is done it cannot be done again by packets: so the result must find its place.
+        scatter(local, sges, None)?;
+        let addr = self.target.addr;
+        let before = self.under_name(|| {
+            // SAFETY: eight aligned bytes of a region with REMOTE_ATOMIC, hence meant to be written; see `copy`.
+            unsafe {
+                match op {
+                    Atomic::CompareSwap { compare, swap } => {
+                        copy::compare_swap(addr, compare, swap)
+                    }
+                    Atomic::FetchAdd { add } => copy::fetch_add(addr, add),
+                }
+            }
+            .ok()
+        })?;
+        // What is taken away in between is lost, and the request done.
+        let _ = scatter(local, sges, Some(before));
+        Some(())
+    }
+}
+
+/// Puts the result of an atomic into a list, or what is there already. None: it is not to be written.
+fn scatter(local: &Local<'_>, sges: &[Sge], result: Option<u64>) -> Option<()> {
+    let mut pieces = Pieces { sges, used: 0 };
+    let mut bytes = result.unwrap_or(0).to_ne_bytes();
+    let mut done = 0;
+    while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        let (addr, len) = pieces.next(local, rest.len(), true)?;
+        let piece = rest.as_mut_ptr() as u64;
+        // SAFETY: `piece` is ours and at least as long; `addr` is within a region of ours with LOCAL_WRITE, which stays
+        // while `local` borrows the table of regions.
+        unsafe {
+            if result.is_none() {
+                copy::copy(addr, piece, len).ok()?;
+            }
+            copy::put(piece, addr, len).ok()?;
+        }
+        done += len;
+    }
+    Some(())
+}
+
+/// A list from its beginning to its end, in pieces of any length.
+struct Pieces<'a> {
+    sges: &'a [Sge],
+    /// Bytes of the first element that are done with.
+    used: u32,
+}
+
+impl Pieces<'_> {
+    /// The address and length of the next piece, of `most` bytes at most; None at the end, or for 0 bytes.
+    #[inline]
+    fn next(&mut self, local: &Local<'_>, most: usize, write: bool) -> Option<(u64, usize)> {
+        loop {
+            let (sge, rest) = self.sges.split_first()?;
+            let left = sge.len - self.used;
+            if left == 0 {
+                (self.sges, self.used) = (rest, 0);
+                continue;
+            }
+            let len = left.min(u32::try_from(most).unwrap_or(u32::MAX));
+            if len == 0 {
+                return None;
+            }
+            let va = sge.addr.wrapping_add(self.used.into());
+            let addr = local.regions.local(local.pd, sge.lkey, va, len.into(), write).ok()?;
+            self.used += len;
+            return Some((addr, len as usize));
+        }
+    }
+}

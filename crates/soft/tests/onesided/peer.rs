@@ -1,0 +1,197 @@
+//! The other process of a case: this test binary, executed again, with a Host of its own.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use ironverbs_soft::*;
+use ironverbs_sys::process;
+
+use crate::common::{Side, attr, connect};
+
+/// Every wait ends here at the latest, with a failure.
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(30);
+
+/// Bytes of each side's memory.
+pub(crate) const MEMORY: usize = 4 << 20;
+
+const ROLE: &str = "IRONVERBS_TEST_ONESIDED";
+
+pub(crate) fn host(port: u16) -> Host {
+    let mut config = Config::default();
+    config.udp_port.value = port;
+    config.interfaces.value = vec!["lo".into()];
+    Host::start(config).unwrap()
+}
+
+/// What one end tells the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Address {
+    pub(crate) gid: Gid,
+    pub(crate) qpn: u32,
+    pub(crate) addr: u64,
+    pub(crate) rkey: u32,
+}
+
+impl Address {
+    fn of(side: &Side, qp: &Qp) -> Address {
+        let (addr, rkey) = (side.memory.addr(), side.mr.rkey());
+        Address { gid: side.gid(), qpn: qp.qpn(), addr, rkey }
+    }
+
+    fn say(&self) -> String {
+        let gid = u128::from_be_bytes(self.gid.0);
+        format!("{gid:x} {:x} {:x} {:x}", self.qpn, self.addr, self.rkey)
+    }
+
+    fn parse(line: &str) -> Address {
+        let mut words = line.split(' ');
+        let mut next = || u128::from_str_radix(words.next().unwrap(), 16).unwrap();
+        let gid = Gid(next().to_be_bytes());
+        Address { gid, qpn: next() as u32, addr: next() as u64, rkey: next() as u32 }
+    }
+
+    pub(crate) fn remote(&self, wr_id: u64, opcode: WrOpcode, offset: u64) -> SendWr {
+        SendWr {
+            remote_addr: self.addr + offset,
+            rkey: self.rkey,
+            ..crate::common::wr(wr_id, opcode)
+        }
+    }
+}
+
+/// The other process. Killed when dropped.
+pub(crate) struct Peer {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Peer {
+    /// Starts one that does what `role` says.
+    pub(crate) fn start(port: u16, role: &str) -> Peer {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["peer_process", "--exact", "--nocapture", "--test-threads=1"])
+            .env(ROLE, format!("{port} {role}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            // What the test harness says in the child has no mark.
+            for line in stdout.lines().map_while(Result::ok) {
+                if let Some((_, line)) = line.split_once('@') {
+                    let _ = sender.send(line.to_owned());
+                }
+            }
+        });
+        Peer { child, lines }
+    }
+
+    /// Connects a QP of `side` to the one of the peer, and tells it of `mr`.
+    pub(crate) fn connect(&mut self, side: &Side, mr: &Mr) -> (Arc<Qp>, Address) {
+        let there = Address::parse(&self.line());
+        let qp = side.qp(QpType::Rc);
+        connect(&qp, &QpAttr { timeout: 10, retry_cnt: 2, ..attr(there.gid, there.qpn) });
+        let here = Address { rkey: mr.rkey(), ..Address::of(side, &qp) };
+        self.tell(&here.say());
+        (qp, there)
+    }
+
+    /// The next thing it says.
+    pub(crate) fn line(&self) -> String {
+        match self.lines.recv_timeout(WATCHDOG) {
+            Ok(line) => line,
+            Err(error) => panic!("process {}: {error}", self.pid()),
+        }
+    }
+
+    pub(crate) fn tell(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: i32) {
+        process::signal(self.pid(), signal).unwrap();
+    }
+
+    /// kill -9.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// In the other process: its part. None in the test runner's own.
+pub(crate) fn role() -> Option<(u16, String)> {
+    let role = std::env::var(ROLE).ok()?;
+    let (port, role) = role.split_once(' ')?;
+    Some((port.parse().ok()?, role.to_owned()))
+}
+
+/// In the other process: connects a QP to the test's.
+pub(crate) fn meet(side: &Side) -> (Arc<Qp>, Address) {
+    let qp = side.qp(QpType::Rc);
+    say(&Address::of(side, &qp).say());
+    let there = Address::parse(&told());
+    connect(&qp, &attr(there.gid, there.qpn));
+    (qp, there)
+}
+
+pub(crate) fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "@{line}").and_then(|()| out.flush());
+}
+
+/// The next line from the test; ends the process when the test is gone.
+pub(crate) fn told() -> String {
+    let mut line = String::new();
+    match std::io::stdin().read_line(&mut line) {
+        Ok(1..) => line.trim().to_owned(),
+        _ => std::process::exit(0),
+    }
+}
+
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < WATCHDOG, "never: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Posts a request and gives its completion.
+#[track_caller]
+pub(crate) fn run(side: &Side, qp: &Qp, request: &SendWr, sges: &[Sge]) -> Wc {
+    qp.post_send(request, Payload::Sges(sges)).unwrap();
+    let mut found = Vec::new();
+    eventually("a completion", || {
+        found.extend(side.poll());
+        !found.is_empty()
+    });
+    found[0]
+}
+
+/// Waits until requests go without packets.
+#[track_caller]
+pub(crate) fn warm(side: &Side, qp: &Qp, there: &Address) {
+    eventually("a request without packets", || {
+        let request = there.remote(0, WrOpcode::Write, MEMORY as u64 - 8);
+        let wc = run(side, qp, &request, &[side.sge(MEMORY as u64 - 8, 8)]);
+        assert_eq!(wc.status, WcStatus::Success);
+        qp.counters().direct.kernel.messages > 0
+    });
+}
