@@ -7,14 +7,16 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// Built file, and where it goes.
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 4] = [
     ("libibverbs.so", "lib/libibverbs.so.1"),
+    ("librdmacm.so", "lib/librdmacm.so.1"),
     ("libironverbs_paths.so", "lib/libironverbs_paths.so"),
     ("ironverbs", "bin/ironverbs"),
 ];
 
 /// Names beside them, each a link to a file of the same folder. Programs are linked with the first.
-const LINKS: [(&str, &str); 1] = [("lib/libibverbs.so", "libibverbs.so.1")];
+const LINKS: [(&str, &str); 2] =
+    [("lib/libibverbs.so", "libibverbs.so.1"), ("lib/librdmacm.so", "librdmacm.so.1")];
 
 /// The command line.
 pub(crate) fn command(arguments: &[String]) -> Outcome {
@@ -33,6 +35,7 @@ pub(crate) fn command(arguments: &[String]) -> Outcome {
 pub(crate) fn build() -> Program {
     Program::new("cargo").args(["build", "--release"]).args([
         "--package=ironverbs-capi-ibverbs",
+        "--package=ironverbs-capi-rdmacm",
         "--package=ironverbs-paths",
         "--package=ironverbs-cli",
     ])

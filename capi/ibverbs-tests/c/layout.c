@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <infiniband/verbs.h>
 #include <infiniband/sa.h>
+#include <rdma/rdma_cma.h>
 #include <rdma/ib_user_sa.h>
 #include <rdma/ib_user_verbs.h>
 

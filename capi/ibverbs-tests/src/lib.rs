@@ -1,14 +1,19 @@
-//! Where the library under test is, and how C programs are built against the distribution's headers
-//! and run on it.
+//! Where the libraries under test are, what they export, and how C programs are built against the
+//! distribution's headers and run on them.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// The directory that holds `libibverbs.so.1`: what `IRONVERBS_LIB_DIR` names, or one below
-/// `scratch` to which the library is built and copied.
+use object::elf::{self, FileHeader64};
+use object::read::elf::{FileHeader, Sym};
+use object::{Endianness, Object, ObjectSection};
+
+/// The directory that holds `libibverbs.so.1` and `librdmacm.so.1`: what `IRONVERBS_LIB_DIR` names,
+/// or one below `scratch` to which they are built and copied.
 ///
 /// # Panics
 /// When the library cannot be built: every test then fails, with what cargo said.
@@ -25,16 +30,75 @@ fn build_library(scratch: &Path) -> PathBuf {
     let target = scratch.parent().expect("the scratch directory lies below the target directory");
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
-        .args(["build", "--quiet", "--package", "ironverbs-capi-ibverbs", "--target-dir"])
+        .args(["build", "--quiet", "--package", "ironverbs-capi-ibverbs"])
+        .args(["--package", "ironverbs-capi-rdmacm", "--target-dir"])
         .arg(target)
         .output()
         .expect("cargo runs");
     assert!(built.status.success(), "{}", text(&built));
     let directory = scratch.join(format!("ibverbs-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).expect("a directory for the library");
-    std::fs::copy(target.join("debug/libibverbs.so"), directory.join("libibverbs.so.1"))
-        .expect("the library is where cargo puts it");
+    std::fs::create_dir_all(&directory).expect("a directory for the libraries");
+    for name in ["libibverbs.so", "librdmacm.so"] {
+        std::fs::copy(target.join("debug").join(name), directory.join(format!("{name}.1")))
+            .expect("the library is where cargo puts it");
+    }
     directory
+}
+
+/// The bytes of a library under test.
+///
+/// # Panics
+/// When it is not there.
+pub fn library(name: &str, scratch: &Path) -> Vec<u8> {
+    std::fs::read(library_directory(scratch).join(name)).expect("the library")
+}
+
+/// Every defined dynamic symbol of a library as `name@@VERSION KIND`, the forms of `exports.txt`.
+///
+/// # Panics
+/// When it is no ELF file with versions.
+pub fn exported(data: &[u8]) -> BTreeSet<String> {
+    let header = FileHeader64::<Endianness>::parse(data).expect("an ELF file");
+    let endian = header.endian().expect("its byte order");
+    let sections = header.sections(endian, data).expect("sections");
+    let versions = sections.versions(endian, data).expect("versions").expect("a version table");
+    let symbols = sections.symbols(endian, data, elf::SHT_DYNSYM).expect(".dynsym");
+    let mut out = BTreeSet::new();
+    for (index, symbol) in symbols.enumerate() {
+        if index.0 == 0 || symbol.is_undefined(endian) {
+            continue;
+        }
+        let name = symbols.symbol_name(endian, symbol).expect("a name");
+        let version_index = versions.version_index(endian, index);
+        let version = versions.version(version_index).expect("a version of that number");
+        let at = if version_index.is_hidden() { "@" } else { "@@" };
+        let kind = match symbol.st_type() {
+            elf::STT_FUNC => "FUNC",
+            elf::STT_OBJECT => "OBJECT",
+            // The nodes themselves are absolute symbols in some linkers' output.
+            _ => continue,
+        };
+        let version = version.map_or("", |v| std::str::from_utf8(v.name()).unwrap_or("?"));
+        out.insert(format!("{}{at}{version} {kind}", String::from_utf8_lossy(name)));
+    }
+    out
+}
+
+/// The lines of an `exports.txt`.
+pub fn listed(exports: &str) -> BTreeSet<String> {
+    exports.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+}
+
+/// Whether the strings of the dynamic linker have this one, as a soname or a library's name.
+///
+/// # Panics
+/// When it is no ELF file.
+pub fn names(data: &[u8], name: &str) -> bool {
+    let file = object::File::parse(data).expect("an ELF file");
+    assert!(file.section_by_name(".dynamic").is_some());
+    let strings = file.section_by_name(".dynstr").expect(".dynstr").data().expect("its bytes");
+    let wanted = format!("\0{name}\0");
+    strings.windows(wanted.len()).any(|window| window == wanted.as_bytes())
 }
 
 /// Builds the C program `c/NAME.c` against the distribution's headers and library.
@@ -43,16 +107,26 @@ fn build_library(scratch: &Path) -> PathBuf {
 /// When gcc or libibverbs-dev is missing, or the program does not compile.
 pub fn build_program(name: &str, scratch: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(format!("{name}.c"));
+    compile(&source, &["-libverbs"], scratch)
+}
+
+/// Builds a C program against the distribution's headers and `libraries`.
+///
+/// # Panics
+/// When gcc or a package with headers is missing, or the program does not compile.
+pub fn compile(source: &Path, libraries: &[&str], scratch: &Path) -> PathBuf {
+    let name = source.file_stem().unwrap_or_default().to_string_lossy();
     let program = scratch.join(format!("{name}-{}", std::process::id()));
     let built = Command::new("gcc")
         .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"])
         .arg("-o")
         .arg(&program)
         .arg(source)
-        .args(["-libverbs", "-ldl"])
+        .args(libraries)
+        .arg("-ldl")
         .output()
         .expect("gcc runs (package gcc)");
-    assert!(built.status.success(), "(package libibverbs-dev)\n{}", text(&built));
+    assert!(built.status.success(), "(packages libibverbs-dev, librdmacm-dev)\n{}", text(&built));
     program
 }
 

@@ -20,20 +20,25 @@ use crate::pool::Object;
 pub(crate) unsafe extern "C" fn create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
-    fail::object("ibv_create_comp_channel", || {
-        // SAFETY: the caller's promise. Programs of version 1.0 come here too.
-        let today = unsafe { crate::old::context_behind(context) };
-        // SAFETY: the caller's promise.
-        let soft = unsafe { objects::context(today)? }.context.clone();
-        let channel = soft.create_channel()?;
-        let fd = channel.fd();
-        let view = View::new(channel, ContextId::of(context));
-        let object = ibv_comp_channel::pool().insert(view, |object, _| {
-            // SAFETY: nobody else sees the place yet.
-            unsafe { object.write(ibv_comp_channel { context, fd, refcnt: 0 }) };
-        })?;
-        Ok(object.as_ptr())
-    })
+    // SAFETY: the caller's promise.
+    fail::object("ibv_create_comp_channel", || unsafe { create_channel(context) })
+}
+
+/// # Safety
+/// As for [`objects::find`].
+pub(crate) unsafe fn create_channel(context: *mut ibv_context) -> Outcome<*mut ibv_comp_channel> {
+    // SAFETY: the caller's promise. Programs of version 1.0 come here too.
+    let today = unsafe { crate::old::context_behind(context) };
+    // SAFETY: the caller's promise.
+    let soft = unsafe { objects::context(today)? }.context.clone();
+    let channel = soft.create_channel()?;
+    let fd = channel.fd();
+    let view = View::new(channel, ContextId::of(context));
+    let object = ibv_comp_channel::pool().insert(view, |object, _| {
+        // SAFETY: nobody else sees the place yet.
+        unsafe { object.write(ibv_comp_channel { context, fd, refcnt: 0 }) };
+    })?;
+    Ok(object.as_ptr())
 }
 
 /// ibv_destroy_comp_channel(3): EBUSY while a CQ uses it.
@@ -42,9 +47,14 @@ pub(crate) unsafe extern "C" fn create_comp_channel(
 /// As for [`objects::find`].
 pub(crate) unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     // SAFETY: the caller's promise.
-    fail::status("ibv_destroy_comp_channel", || unsafe {
-        objects::destroy::<ibv_comp_channel, _, _>(channel, |c: &soft::Channel| c.destroy())
-    })
+    fail::status("ibv_destroy_comp_channel", || unsafe { end_channel(channel) })
+}
+
+/// # Safety
+/// As for [`objects::find`].
+pub(crate) unsafe fn end_channel(channel: *mut ibv_comp_channel) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    unsafe { objects::destroy::<ibv_comp_channel, _, _>(channel, |c: &soft::Channel| c.destroy()) }
 }
 
 /// Keeps the channel's own count of its CQs, which programs may read.
@@ -126,17 +136,22 @@ pub(crate) unsafe extern "C" fn create_cq(
 /// # Safety
 /// As for [`objects::find`].
 pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
-    fail::status("ibv_destroy_cq", || {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let channel = find::<ibv_cq_ex>(cq)?.extra.channel;
-            objects::destroy::<ibv_cq_ex, _, _>(cq, |cq: &soft::Cq| cq.destroy())?;
-            if channel != 0 {
-                count(ptr::with_exposed_provenance_mut(channel), -1);
-            }
+    // SAFETY: the caller's promise.
+    fail::status("ibv_destroy_cq", || unsafe { end(cq) })
+}
+
+/// # Safety
+/// As for [`objects::find`].
+pub(crate) unsafe fn end(cq: *mut ibv_cq) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let channel = find::<ibv_cq_ex>(cq)?.extra.channel;
+        objects::destroy::<ibv_cq_ex, _, _>(cq, |cq: &soft::Cq| cq.destroy())?;
+        if channel != 0 {
+            count(ptr::with_exposed_provenance_mut(channel), -1);
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// ibv_resize_cq(3).

@@ -140,19 +140,24 @@ pub(crate) unsafe extern "C" fn get_device_guid(device: *mut ibv_device) -> u64 
 pub(crate) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     fail::object("ibv_open_device", || {
         // SAFETY: the caller's promise.
-        let soft = unsafe { with(device, Arc::clone)? };
-        let context = soft.open()?;
-        let cmd = File::open("/dev/null")?;
-        let (cmd_fd, async_fd) = (cmd.as_raw_fd(), context.async_fd());
-        let vectors = context.attr().num_comp_vectors as c_int;
-        let view = ContextView { context, _cmd: cmd };
-        let object = verbs_context::pool().insert(view, |object, _| {
-            // SAFETY: the pool hands out memory that nobody else sees yet.
-            unsafe { object.write(ops::table(device, cmd_fd, async_fd, vectors)) };
-        })?;
-        object.as_ptr().expose_provenance();
-        Ok(object.as_ptr())
+        open(&unsafe { with(device, Arc::clone)? })
     })
+}
+
+/// Opens a device.
+pub(crate) fn open(soft: &Arc<soft::Device>) -> Outcome<*mut ibv_context> {
+    let device = c_device(soft)?;
+    let context = soft.open()?;
+    let cmd = File::open("/dev/null")?;
+    let (cmd_fd, async_fd) = (cmd.as_raw_fd(), context.async_fd());
+    let vectors = context.attr().num_comp_vectors as c_int;
+    let view = ContextView { context, _cmd: cmd };
+    let object = verbs_context::pool().insert(view, |object, _| {
+        // SAFETY: the pool hands out memory that nobody else sees yet.
+        unsafe { object.write(ops::table(device, cmd_fd, async_fd, vectors)) };
+    })?;
+    object.as_ptr().expose_provenance();
+    Ok(object.as_ptr())
 }
 
 /// ibv_close_device(3). What the program did not destroy ends here, as it does when the kernel

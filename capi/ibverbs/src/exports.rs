@@ -3,7 +3,7 @@
 
 use crate::symver::{export_functions, export_object};
 use crate::{
-    ah, cq, device, events, kern, misc, mr, old, private, qp, qp_ex, query, rate, srq, strings,
+    ah, cm, cq, device, events, kern, misc, mr, old, private, qp, qp_ex, query, rate, srq, strings,
     sysfs,
 };
 
@@ -229,6 +229,52 @@ export_functions! { "IBVERBS_PRIVATE_34", current:
     verbs_register_driver_34 => private::register_driver,
     verbs_set_ops => private::unsupported_silent,
     verbs_uninit_context => private::unsupported_silent,
+}
+
+// Our librdmacm.so.1 is stubs that jump here: a process has one device stack.
+export_functions! { "IRONVERBS_1", current:
+    ironverbs_rdma_accept => cm::accept,
+    ironverbs_rdma_ack_cm_event => cm::ack_cm_event,
+    ironverbs_rdma_bind_addr => cm::bind_addr,
+    ironverbs_rdma_connect => cm::connect,
+    ironverbs_rdma_create_ep => cm::create_ep,
+    ironverbs_rdma_create_event_channel => cm::create_event_channel,
+    ironverbs_rdma_create_id => cm::create_id,
+    ironverbs_rdma_create_qp => cm::create_qp,
+    ironverbs_rdma_create_qp_ex => cm::create_qp_ex,
+    ironverbs_rdma_create_srq => cm::create_srq,
+    ironverbs_rdma_create_srq_ex => cm::create_srq_ex,
+    ironverbs_rdma_destroy_ep => cm::destroy_ep,
+    ironverbs_rdma_destroy_event_channel => cm::destroy_event_channel,
+    ironverbs_rdma_destroy_id => cm::destroy_id,
+    ironverbs_rdma_destroy_qp => cm::destroy_qp,
+    ironverbs_rdma_destroy_srq => cm::destroy_srq,
+    ironverbs_rdma_disconnect => cm::disconnect,
+    ironverbs_rdma_establish => cm::establish,
+    ironverbs_rdma_event_str => cm::event_str,
+    ironverbs_rdma_free_devices => cm::free_devices,
+    ironverbs_rdma_freeaddrinfo => cm::freeaddrinfo,
+    ironverbs_rdma_get_cm_event => cm::get_cm_event,
+    ironverbs_rdma_get_devices => cm::get_devices,
+    ironverbs_rdma_get_dst_port => cm::get_dst_port,
+    ironverbs_rdma_get_remote_ece => cm::get_remote_ece,
+    ironverbs_rdma_get_request => cm::get_request,
+    ironverbs_rdma_get_src_port => cm::get_src_port,
+    ironverbs_rdma_getaddrinfo => cm::getaddrinfo,
+    ironverbs_rdma_init_qp_attr => cm::init_qp_attr,
+    ironverbs_rdma_join_multicast => cm::join_multicast,
+    ironverbs_rdma_join_multicast_ex => cm::join_multicast_ex,
+    ironverbs_rdma_leave_multicast => cm::leave_multicast,
+    ironverbs_rdma_listen => cm::listen,
+    ironverbs_rdma_migrate_id => cm::migrate_id,
+    ironverbs_rdma_notify => cm::notify,
+    ironverbs_rdma_reject => cm::reject,
+    ironverbs_rdma_reject_ece => cm::reject_ece,
+    ironverbs_rdma_resolve_addr => cm::resolve_addr,
+    ironverbs_rdma_resolve_route => cm::resolve_route,
+    ironverbs_rdma_set_local_ece => cm::set_local_ece,
+    ironverbs_rdma_set_option => cm::set_option,
+    ironverbs_rdmacm_announce => cm::announce,
 }
 
 // Drivers read it to decide whether objects may outlive a device; it stays zero.

@@ -15,6 +15,8 @@ pub(crate) enum Failure {
     Device(soft::Error),
     /// A work request was refused.
     Post(soft::PostError),
+    /// The connection manager refused.
+    Cm(soft::cm::CmError),
     /// A pointer is NULL.
     Null { what: &'static str },
     /// A pointer leads to no living object of the type: destroyed, foreign or overwritten.
@@ -44,6 +46,7 @@ impl Failure {
         match self {
             Failure::Device(error) => error.errno(),
             Failure::Post(error) => soft::post_errno(error),
+            Failure::Cm(error) => error.errno(),
             Failure::Null { .. }
             | Failure::OtherContext { .. }
             | Failure::OtherDomain { .. }
@@ -76,6 +79,12 @@ impl From<soft::PostError> for Failure {
     }
 }
 
+impl From<soft::cm::CmError> for Failure {
+    fn from(error: soft::cm::CmError) -> Self {
+        Failure::Cm(error)
+    }
+}
+
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         Failure::Io(error)
@@ -87,6 +96,7 @@ impl fmt::Display for Failure {
         match self {
             Failure::Device(error) => error.fmt(f),
             Failure::Post(error) => error.fmt(f),
+            Failure::Cm(error) => error.fmt(f),
             Failure::Null { what } => write!(f, "the {what} is NULL"),
             Failure::Unknown { what, handle } => write!(
                 f,

@@ -47,6 +47,7 @@ pub(crate) fn host() -> Outcome<&'static Host> {
 }
 
 fn start() -> Result<Host, i32> {
+    crate::cm::warn_of_foreign();
     let config = Config::load().map_err(|error| {
         eprintln!("ironverbs: configuration: {error}");
         libc::EINVAL

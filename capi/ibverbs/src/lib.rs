@@ -10,6 +10,7 @@
 
 mod abi;
 mod ah;
+mod cm;
 mod convert;
 mod cq;
 mod cq_ex;

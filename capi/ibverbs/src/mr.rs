@@ -14,16 +14,21 @@ use crate::pool::Object;
 /// # Safety
 /// As for [`objects::find`].
 pub(crate) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    fail::object("ibv_alloc_pd", || {
-        // SAFETY: the caller's promise.
-        let soft = unsafe { objects::context(context)? }.context.clone();
-        let view = View::new(soft.alloc_pd()?, ContextId::of(context));
-        let pd = ibv_pd::pool().insert(view, |object, handle| {
-            // SAFETY: nobody else sees the place yet.
-            unsafe { object.write(ibv_pd { context, handle }) };
-        })?;
-        Ok(pd.as_ptr())
-    })
+    // SAFETY: the caller's promise.
+    fail::object("ibv_alloc_pd", || unsafe { alloc(context) })
+}
+
+/// # Safety
+/// As for [`objects::find`].
+pub(crate) unsafe fn alloc(context: *mut ibv_context) -> Outcome<*mut ibv_pd> {
+    // SAFETY: the caller's promise.
+    let soft = unsafe { objects::context(context)? }.context.clone();
+    let view = View::new(soft.alloc_pd()?, ContextId::of(context));
+    let pd = ibv_pd::pool().insert(view, |object, handle| {
+        // SAFETY: nobody else sees the place yet.
+        unsafe { object.write(ibv_pd { context, handle }) };
+    })?;
+    Ok(pd.as_ptr())
 }
 
 /// ibv_dealloc_pd(3): EBUSY while anything belongs to it.

@@ -47,56 +47,65 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             return Err(Failure::Null { what: "qp_init_attr_ex" });
         }
         // SAFETY: the caller's promise.
-        unsafe {
-            objects::context(context)?;
-            let attr = &mut *init;
-            let known = IBV_QP_INIT_ATTR_PD
-                | IBV_QP_INIT_ATTR_XRCD
-                | IBV_QP_INIT_ATTR_CREATE_FLAGS
-                | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-            if attr.comp_mask & !known != 0 {
-                return Err(Failure::Unsupported { what: "an attribute of the queue pair" });
-            }
-            if attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0 {
-                return Err(Failure::Unsupported { what: "a creation flag" });
-            }
-            if attr.qp_type == IBV_QPT_XRC_RECV {
-                return create_receiver(attr);
-            }
-            if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
-                return Err(Failure::Null { what: "protection domain" });
-            }
-            let mut plain = ibv_qp_init_attr {
-                qp_context: attr.qp_context,
-                send_cq: attr.send_cq,
-                recv_cq: attr.recv_cq,
-                srq: attr.srq,
-                cap: attr.cap,
-                qp_type: attr.qp_type,
-                sq_sig_all: attr.sq_sig_all,
-            };
-            let ops = match attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS {
-                0 => None,
-                _ => Some(attr.send_ops_flags),
-            };
-            let extra = match ops {
-                None => QpExtra::default(),
-                Some(ops) => qp_ex::extra(convert::qp_type(attr.qp_type)?, ops)?,
-            };
-            let qp = create(attr.pd, &mut plain, extra, |object| {
-                if let Some(ops) = ops {
-                    qp_ex::install(object, ops);
-                }
-            })?;
-            attr.cap = plain.cap;
-            Ok(qp)
-        }
+        unsafe { create_ex(context, &mut *init) }
     })
 }
 
 /// # Safety
+/// As for [`objects::find`], for the context and every object in `attr`.
+pub(crate) unsafe fn create_ex(
+    context: *mut ibv_context,
+    attr: &mut ibv_qp_init_attr_ex,
+) -> Outcome<*mut ibv_qp> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        objects::context(context)?;
+        let known = IBV_QP_INIT_ATTR_PD
+            | IBV_QP_INIT_ATTR_XRCD
+            | IBV_QP_INIT_ATTR_CREATE_FLAGS
+            | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        if attr.comp_mask & !known != 0 {
+            return Err(Failure::Unsupported { what: "an attribute of the queue pair" });
+        }
+        if attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0 {
+            return Err(Failure::Unsupported { what: "a creation flag" });
+        }
+        if attr.qp_type == IBV_QPT_XRC_RECV {
+            return create_receiver(attr);
+        }
+        if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
+            return Err(Failure::Null { what: "protection domain" });
+        }
+        let mut plain = ibv_qp_init_attr {
+            qp_context: attr.qp_context,
+            send_cq: attr.send_cq,
+            recv_cq: attr.recv_cq,
+            srq: attr.srq,
+            cap: attr.cap,
+            qp_type: attr.qp_type,
+            sq_sig_all: attr.sq_sig_all,
+        };
+        let ops = match attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS {
+            0 => None,
+            _ => Some(attr.send_ops_flags),
+        };
+        let extra = match ops {
+            None => QpExtra::default(),
+            Some(ops) => qp_ex::extra(convert::qp_type(attr.qp_type)?, ops)?,
+        };
+        let qp = create(attr.pd, &mut plain, extra, |object| {
+            if let Some(ops) = ops {
+                qp_ex::install(object, ops);
+            }
+        })?;
+        attr.cap = plain.cap;
+        Ok(qp)
+    }
+}
+
+/// # Safety
 /// As for [`objects::find`], for the PD and every object in `init`.
-unsafe fn create(
+pub(crate) unsafe fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
     extra: QpExtra,
@@ -250,12 +259,19 @@ pub(crate) unsafe extern "C" fn query_qp(
 /// As for [`objects::find`].
 pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: the caller's promise.
-    fail::status("ibv_destroy_qp", || unsafe {
+    fail::status("ibv_destroy_qp", || unsafe { end(qp) })
+}
+
+/// # Safety
+/// As for [`objects::find`].
+pub(crate) unsafe fn end(qp: *mut ibv_qp) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    unsafe {
         let inner = find::<ibv_qp_ex>(qp)?.inner.clone();
         objects::destroy::<ibv_qp_ex, _, _>(qp, |qp: &soft::Qp| qp.destroy())?;
         xrcd::hand_over(&inner, qp.expose_provenance());
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// ibv_query_qp_data_in_order: 0, nothing is promised.

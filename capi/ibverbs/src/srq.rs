@@ -41,36 +41,44 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
             return Err(Failure::Null { what: "srq_init_attr_ex" });
         }
         // SAFETY: the caller's promise.
-        unsafe {
-            objects::context(context)?;
-            let attr = &mut *init;
-            let xrc = match attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE {
-                0 => false,
-                _ if attr.srq_type == IBV_SRQT_BASIC => false,
-                _ if attr.srq_type == IBV_SRQT_XRC => true,
-                _ => return Err(Failure::Unsupported { what: "an SRQ of that type" }),
-            };
-            let of_xrc = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
-            let known =
-                IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | if xrc { of_xrc } else { 0 };
-            if attr.comp_mask & !known != 0 {
-                return Err(Failure::Unsupported { what: "an attribute of the SRQ" });
-            }
-            if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
-                return Err(Failure::Null { what: "protection domain" });
-            }
-            let (pd, context, out) = (attr.pd, attr.srq_context, &raw mut attr.attr);
-            if !xrc {
-                return create(pd, context, out, basic);
-            }
-            if attr.comp_mask & of_xrc != of_xrc {
-                return Err(Failure::Null { what: "XRC domain or completion queue" });
-            }
-            let xrcd = find::<ibv_xrcd>(attr.xrcd)?.inner.clone();
-            let cq = find::<ibv_cq_ex>(attr.cq)?.inner.clone();
-            create(pd, context, out, |pd, init| Ok(pd.create_xrc_srq(init, &xrcd, &cq)?))
-        }
+        unsafe { create_ex(context, &mut *init) }
     })
+}
+
+/// # Safety
+/// As for [`objects::find`], for the context and every object in `attr`.
+pub(crate) unsafe fn create_ex(
+    context: *mut ibv_context,
+    attr: &mut ibv_srq_init_attr_ex,
+) -> Outcome<*mut ibv_srq> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        objects::context(context)?;
+        let xrc = match attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE {
+            0 => false,
+            _ if attr.srq_type == IBV_SRQT_BASIC => false,
+            _ if attr.srq_type == IBV_SRQT_XRC => true,
+            _ => return Err(Failure::Unsupported { what: "an SRQ of that type" }),
+        };
+        let of_xrc = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+        let known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | if xrc { of_xrc } else { 0 };
+        if attr.comp_mask & !known != 0 {
+            return Err(Failure::Unsupported { what: "an attribute of the SRQ" });
+        }
+        if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
+            return Err(Failure::Null { what: "protection domain" });
+        }
+        let (pd, context, out) = (attr.pd, attr.srq_context, &raw mut attr.attr);
+        if !xrc {
+            return create(pd, context, out, basic);
+        }
+        if attr.comp_mask & of_xrc != of_xrc {
+            return Err(Failure::Null { what: "XRC domain or completion queue" });
+        }
+        let xrcd = find::<ibv_xrcd>(attr.xrcd)?.inner.clone();
+        let cq = find::<ibv_cq_ex>(attr.cq)?.inner.clone();
+        create(pd, context, out, |pd, init| Ok(pd.create_xrc_srq(init, &xrcd, &cq)?))
+    }
 }
 
 /// # Safety
@@ -170,7 +178,12 @@ pub(crate) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_
 /// As for [`objects::find`].
 pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: the caller's promise.
-    fail::status("ibv_destroy_srq", || unsafe {
-        objects::destroy::<ibv_srq, _, _>(srq, |srq: &soft::Srq| srq.destroy())
-    })
+    fail::status("ibv_destroy_srq", || unsafe { end(srq) })
+}
+
+/// # Safety
+/// As for [`objects::find`].
+pub(crate) unsafe fn end(srq: *mut ibv_srq) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    unsafe { objects::destroy::<ibv_srq, _, _>(srq, |srq: &soft::Srq| srq.destroy()) }
 }

@@ -8,7 +8,7 @@ use ironverbs::raw as soft;
 use soft::QpType;
 
 use crate::abi::*;
-use crate::fail::{self, Failure};
+use crate::fail::{self, Failure, Outcome};
 use crate::objects::{self, QpExtra, View, find};
 use crate::pool::Object;
 
@@ -26,36 +26,45 @@ pub(crate) unsafe extern "C" fn open_xrcd(
             return Err(Failure::Null { what: "xrcd_init_attr" });
         }
         // SAFETY: the caller's promise.
-        let (found, init) = unsafe { (objects::context(context)?, &*init) };
-        // The manual asks for both, and so does the kernel's library.
-        let needed = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
-        if init.comp_mask & needed != needed {
-            return Err(Failure::Argument { what: "comp_mask", value: init.comp_mask.into() });
-        }
-        if init.comp_mask & !needed != 0 {
-            return Err(Failure::Unsupported { what: "an attribute of the XRC domain" });
-        }
-        if init.oflags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
-            return Err(Failure::Argument { what: "oflags", value: init.oflags as u64 });
-        }
-        let file = match init.fd {
-            -1 => None,
-            fd if fd < 0 => {
-                return Err(std::io::Error::from_raw_os_error(libc::EBADF).into());
-            }
-            // SAFETY: not -1, and the caller's promise; a closed one gives EBADF.
-            fd => Some(unsafe { BorrowedFd::borrow_raw(fd) }),
-        };
-        let (create, exclusive) =
-            (init.oflags & libc::O_CREAT != 0, init.oflags & libc::O_EXCL != 0);
-        let xrcd = found.context.open_xrcd(file, create, exclusive)?;
-        let id = objects::ContextId::of(context);
-        let object = ibv_xrcd::pool().insert(View::new(xrcd, id), |object, _| {
-            // SAFETY: nobody else sees the place yet.
-            unsafe { (*object).context = context };
-        })?;
-        Ok(object.as_ptr())
+        unsafe { open(context, &*init) }
     })
+}
+
+/// # Safety
+/// As for [`open_xrcd`].
+pub(crate) unsafe fn open(
+    context: *mut ibv_context,
+    init: &ibv_xrcd_init_attr,
+) -> Outcome<*mut ibv_xrcd> {
+    // SAFETY: the caller's promise.
+    let found = unsafe { objects::context(context)? };
+    // The manual asks for both, and so does the kernel's library.
+    let needed = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+    if init.comp_mask & needed != needed {
+        return Err(Failure::Argument { what: "comp_mask", value: init.comp_mask.into() });
+    }
+    if init.comp_mask & !needed != 0 {
+        return Err(Failure::Unsupported { what: "an attribute of the XRC domain" });
+    }
+    if init.oflags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
+        return Err(Failure::Argument { what: "oflags", value: init.oflags as u64 });
+    }
+    let file = match init.fd {
+        -1 => None,
+        fd if fd < 0 => {
+            return Err(std::io::Error::from_raw_os_error(libc::EBADF).into());
+        }
+        // SAFETY: not -1, and the caller's promise; a closed one gives EBADF.
+        fd => Some(unsafe { BorrowedFd::borrow_raw(fd) }),
+    };
+    let (create, exclusive) = (init.oflags & libc::O_CREAT != 0, init.oflags & libc::O_EXCL != 0);
+    let xrcd = found.context.open_xrcd(file, create, exclusive)?;
+    let id = objects::ContextId::of(context);
+    let object = ibv_xrcd::pool().insert(View::new(xrcd, id), |object, _| {
+        // SAFETY: nobody else sees the place yet.
+        unsafe { (*object).context = context };
+    })?;
+    Ok(object.as_ptr())
 }
 
 /// ibv_close_xrcd(3): EBUSY while a QP or SRQ that was made with it is there.
