@@ -42,7 +42,7 @@ pub(super) fn opened(device: &Arc<soft::Device>) -> Outcome<Arc<Opened>> {
     let context = device::open(device)?.expose_provenance();
     let new = Opened { device: device.clone(), context, shared: Mutex::default() };
     opened.push(Arc::new(new));
-    Ok(opened.last().cloned().ok_or(Failure::Panic)?)
+    opened.last().cloned().ok_or(Failure::Panic)
 }
 
 impl Opened {
