@@ -30,6 +30,7 @@ use crate::neighbours::Blocked;
 use crate::object::{Identity, Quota, Quotas};
 use crate::progress::{Background, Engine, Kick, ReceiveCounters};
 use crate::qpn::QpTable;
+use crate::reference::{Cookie, Gauge};
 use crate::registry::{JoinError, JoinOptions, Member, Registry};
 use crate::timers::Timers;
 use crate::xrcd::Domains;
@@ -58,6 +59,8 @@ pub struct Host(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) config: Config,
     pub(crate) clock: Clock,
+    pub(crate) cookie: Cookie,
+    pub(crate) gauge: Gauge,
     pub(crate) regions: RwLock<Regions>,
     pub(crate) qps: RwLock<QpTable>,
     pub(crate) xrc: Domains,
@@ -261,6 +264,8 @@ impl Inner {
         Ok(Inner {
             config,
             clock,
+            cookie: Cookie::new(),
+            gauge: Gauge::default(),
             regions: RwLock::default(),
             qps: RwLock::default(),
             xrc: Domains::default(),

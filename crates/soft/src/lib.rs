@@ -27,6 +27,7 @@ mod pd;
 mod progress;
 mod qp;
 mod qpn;
+mod reference;
 pub mod registry;
 pub mod sim;
 mod srq;

@@ -210,6 +210,33 @@ impl Regions {
         self.remote(pd, rkey, va, len, need).map(drop)
     }
 
+    /// Where in this process memory is that the owner of `lkey` may have read, for who copies by other means.
+    pub(crate) fn locate(&self, pd: u32, lkey: u32, va: u64, len: u64) -> Result<u64, Fault> {
+        self.local(pd, lkey, va, len, false)
+    }
+
+    /// The same of memory that is to be written.
+    pub(crate) fn locate_for_write(
+        &self,
+        pd: u32,
+        lkey: u32,
+        va: u64,
+        len: u64,
+    ) -> Result<u64, Fault> {
+        self.local(pd, lkey, va, len, true)
+    }
+
+    /// The same of memory that a peer writes by `rkey`.
+    pub(crate) fn locate_remote(
+        &self,
+        pd: u32,
+        rkey: u32,
+        va: u64,
+        len: u64,
+    ) -> Result<u64, Fault> {
+        self.remote(pd, rkey, va, len, Access::REMOTE_WRITE)
+    }
+
     pub(crate) fn gather(&self, pd: u32, lkey: u32, va: u64, dst: &mut [u8]) -> Result<(), Fault> {
         let src = self.local(pd, lkey, va, dst.len() as u64, false)?;
         // SAFETY: the range lies within a registered region, whose owner promised (reg_mr) that what is mapped there

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ironverbs_transport::device::{Instant, Sink};
+use ironverbs_transport::device::{ByReference, Instant, Piece, Sink};
 use ironverbs_wire::{Gid, Packet, Path};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -20,6 +20,7 @@ use crate::direct::Thing;
 use crate::host::Inner;
 use crate::link::Sender;
 use crate::local::{Inbound, Lanes, Outbound, Producer};
+use crate::reference::{self, Cookie, Source};
 use crate::registry::{self, Registry};
 
 /// Payload bytes of a packet on a lane.
@@ -32,6 +33,8 @@ const TURN: usize = 64;
 const PACKET: u8 = 1;
 /// A datagram: [`Envelope`], then the packet.
 const DATAGRAM: u8 = 2;
+/// A packet of a connected QP by reference: [`Source`], then the packet's headers.
+const REFERENCE: u8 = 4;
 /// Packets to that QPN (4 bytes) are not taken.
 const ABSENT: u8 = 3;
 
@@ -143,8 +146,8 @@ impl Inner {
                 any = true;
                 let mut head = [0; HEAD];
                 let copied = record.copy_prefix(&mut head);
-                let (slot, kind) = (inbound.slot, record.kind);
-                take(&Record { slot, kind, head: &head[..copied], bytes: record.bytes() });
+                let (slot, pid, kind) = (inbound.slot, inbound.pid, record.kind);
+                take(&Record { slot, pid, kind, head: &head[..copied], bytes: record.bytes() });
                 inbound.consumer.release();
             }
         });
@@ -195,6 +198,8 @@ impl Inner {
 pub(crate) struct Record<'a> {
     /// The sender's slot.
     pub(crate) slot: u16,
+    /// The sender's process id.
+    pub(crate) pid: u32,
     kind: u8,
     /// A private copy of its beginning.
     head: &'a [u8],
@@ -206,6 +211,8 @@ pub(crate) struct Record<'a> {
 pub(crate) enum Content<'a> {
     /// A packet of a connected QP.
     Packet(Packet<'a>),
+    /// A packet of a connected QP whose payload is elsewhere.
+    Reference(Source, Packet<'a>),
     /// A datagram and what its IP header would have said.
     Datagram(Path, Packet<'a>),
     /// Packets to that QPN are not taken by the sender of this.
@@ -225,6 +232,12 @@ impl Record<'_> {
                     _ => Content::Nonsense,
                 }
             }
+            REFERENCE => match (Source::parse(self.head), self.packet(Source::LEN)) {
+                (Some(source), Some(packet)) if packet.payload.is_empty() => {
+                    Content::Reference(source, packet)
+                }
+                _ => Content::Nonsense,
+            },
             ABSENT => match self.head.first_chunk() {
                 Some(qpn) => Content::Absent(u32::from_le_bytes(*qpn)),
                 None => Content::Nonsense,
@@ -262,12 +275,14 @@ pub(crate) struct LaneSink<'a> {
     lane: &'a Outbound,
     /// Taken with the first packet: what is done without packets does not keep others from the lane.
     producer: Option<MutexGuard<'a, Producer>>,
+    cookie: &'a Cookie,
+    kind: u8,
     full: bool,
 }
 
 impl<'a> LaneSink<'a> {
-    pub(crate) fn new(lane: &'a Outbound) -> LaneSink<'a> {
-        LaneSink { lane, producer: None, full: false }
+    pub(crate) fn new(lane: &'a Outbound, cookie: &'a Cookie) -> LaneSink<'a> {
+        LaneSink { lane, producer: None, cookie, kind: PACKET, full: false }
     }
 
     /// Wakes the receiver if it sleeps. Whether the lane was full.
@@ -277,10 +292,8 @@ impl<'a> LaneSink<'a> {
         }
         self.full
     }
-}
 
-impl Sink for LaneSink<'_> {
-    fn reserve(&mut self, _: &Path, _: u32, len: usize) -> Option<&mut [u8]> {
+    fn room(&mut self, len: usize) -> Option<&mut [u8]> {
         let producer = self.producer.get_or_insert_with(|| self.lane.producer.lock());
         // Of a closed lane the keeper tells, as of a death.
         let closed = producer.is_closed();
@@ -288,11 +301,39 @@ impl Sink for LaneSink<'_> {
         self.full = room.is_none() && !closed;
         room
     }
+}
+
+impl Sink for LaneSink<'_> {
+    fn reserve(&mut self, _: &Path, _: u32, len: usize) -> Option<&mut [u8]> {
+        self.kind = PACKET;
+        self.room(len)
+    }
 
     fn commit(&mut self) {
         if let Some(producer) = &mut self.producer {
-            producer.commit(PACKET);
+            producer.commit(self.kind);
         }
+    }
+
+    fn by_reference(&self) -> Option<ByReference> {
+        Some(reference::LIMITS)
+    }
+
+    fn reserve_reference(
+        &mut self,
+        _: &Path,
+        _: u32,
+        len: usize,
+        pieces: &[Piece],
+    ) -> Option<&mut [u8]> {
+        let cookie = self.cookie;
+        // The headers of the longest packet with data are behind it in what is looked at privately.
+        const { assert!(Source::LEN + 12 + 4 + 16 + 4 + 4 <= HEAD) };
+        self.kind = REFERENCE;
+        let room = self.room(Source::LEN + len)?;
+        let (source, headers) = room.split_first_chunk_mut()?;
+        Source::emit(cookie, pieces, source);
+        Some(headers)
     }
 }
 

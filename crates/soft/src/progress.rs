@@ -26,6 +26,7 @@ use crate::multicast;
 use crate::neighbours::{Content, Record};
 use crate::qp::Left;
 use crate::registry::Registry;
+use crate::surroundings::Pull;
 
 /// Datagrams taken in one round; each may hold many packets.
 const DATAGRAMS: usize = 8;
@@ -370,6 +371,17 @@ impl Receiver<'_> {
                         .current
                         .as_ref()
                         .is_some_and(|qp| qp.handle_record(record.slot, &packet, self.now));
+                if !taken {
+                    self.host.refuse(record.slot, qpn);
+                }
+            }
+            Content::Reference(source, packet) => {
+                let qpn = packet.bth.dest_qpn;
+                let pull = Pull { pid: record.pid, source };
+                let taken = self.select(qpn)
+                    && self.current.as_ref().is_some_and(|qp| {
+                        qp.handle_reference(record.slot, &packet, pull, self.now)
+                    });
                 if !taken {
                     self.host.refuse(record.slot, qpn);
                 }

@@ -19,7 +19,7 @@ use crate::local::{Departure, Outbound};
 use crate::multicast::Attachments;
 use crate::neighbours::{DatagramSink, LOCAL_PACKET, LaneSink, LastSink};
 use crate::object::{self, Identity};
-use crate::surroundings::Surroundings;
+use crate::surroundings::{Pull, Surroundings};
 use crate::xrcd::{Opened, Xrcd};
 use crate::{Context, Cq, Error, Pd, QpInit, Srq};
 
@@ -495,7 +495,7 @@ impl Qp {
         let sender = matches!(link, Link::Wire).then(|| host.sender()).flatten();
         let full = match (link, sender) {
             (Link::Lane(lane), _) if lane.is_alive() => {
-                let mut sink = LaneSink::new(lane);
+                let mut sink = LaneSink::new(lane, &host.cookie);
                 transport.transmit(now, &mut surroundings, &mut sink);
                 sink.finish()
             }
@@ -568,6 +568,27 @@ impl Qp {
 
     /// Takes a packet that came by a lane from `slot`; false if it was not wanted.
     pub(crate) fn handle_record(&self, slot: u16, packet: &Packet<'_>, now: Instant) -> bool {
+        self.take_record(slot, packet, None, now)
+    }
+
+    /// As [`handle_record`](Qp::handle_record), of a packet whose payload is to be fetched.
+    pub(crate) fn handle_reference(
+        &self,
+        slot: u16,
+        packet: &Packet<'_>,
+        pull: Pull,
+        now: Instant,
+    ) -> bool {
+        self.take_record(slot, packet, Some(pull), now)
+    }
+
+    fn take_record(
+        &self,
+        slot: u16,
+        packet: &Packet<'_>,
+        pull: Option<Pull>,
+        now: Instant,
+    ) -> bool {
         let mut state = self.state.lock();
         let State { transport, link: Link::Lane(lane), gone: false, .. } = &mut *state else {
             return false;
@@ -580,8 +601,14 @@ impl Qp {
         let from = Path { src: path.dst, dst: path.src, ..*path };
         let dropped = transport.counters().dropped.total();
         let mut surroundings = Surroundings::of(self);
-        let udp_len = u16::try_from(packet.payload.len() + 8).unwrap_or(u16::MAX);
-        transport.handle_packet(packet, &from, udp_len, now, &mut surroundings);
+        if let Some(pull) = pull {
+            let len = pull.source.len();
+            surroundings.pull = Some(pull);
+            transport.handle_reference(packet, len, &from, now, &mut surroundings);
+        } else {
+            // Of no account but for datagrams.
+            transport.handle_packet(packet, &from, 0, now, &mut surroundings);
+        }
         // It lives, and takes our packets if it answers them.
         if packet.op.is_response() {
             transport.hold_timeouts(true);
@@ -677,6 +704,7 @@ impl Qp {
         {
             let mut state = self.state.lock();
             self.settle_debts(&mut state, host.now());
+            state.transport.revoke_references(&mut Surroundings::of(self));
             state.gone = true;
             self.tell(&mut state);
         }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ironverbs_transport::device::{self, Atomic, Carrier, OneSided, QpEvent, Queue, RecvWqe};
+use ironverbs_transport::device::{
+    self, Atomic, Carrier, OneSided, Piece, PullError, QpEvent, Queue, RecvWqe,
+};
 use ironverbs_transport::verbs::{Access, Fault, QpType, Sge, Wc};
 use parking_lot::RwLockReadGuard;
 
@@ -11,6 +13,7 @@ use crate::direct::{Local, Thing};
 use crate::event::{AsyncEvent, EventSource};
 use crate::local::Outbound;
 use crate::memory::{Regions, slot_of_key};
+use crate::reference::Source;
 use crate::{Qp, Srq};
 
 /// How long an invalidation by a peer waits for other peers that use the region at that moment.
@@ -27,17 +30,46 @@ pub(crate) struct Surroundings<'a> {
     covered: u64,
     /// The lane to the peer, where requests may be carried out without packets.
     lane: Option<&'a Outbound>,
+    /// How to come by the payload of the packet in hand.
+    pub(crate) pull: Option<Pull>,
+}
+
+/// A payload that is to be fetched from another process.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Pull {
+    pub(crate) pid: u32,
+    pub(crate) source: Source,
 }
 
 impl<'a> Surroundings<'a> {
     pub(crate) fn of(qp: &'a Qp) -> Surroundings<'a> {
         let regions = qp.host().regions.read();
-        Surroundings { qp, regions, pd: qp.pd().handle(), selected: None, covered: 0, lane: None }
+        Surroundings {
+            qp,
+            regions,
+            pd: qp.pd().handle(),
+            selected: None,
+            covered: 0,
+            lane: None,
+            pull: None,
+        }
     }
 
     /// For sending to a peer that a lane leads to.
     pub(crate) fn with_lane(qp: &'a Qp, lane: &'a Outbound) -> Surroundings<'a> {
         Surroundings { lane: Some(lane), ..Surroundings::of(qp) }
+    }
+
+    fn fetch(&self, from: u64, to: u64, len: u32) -> Result<(), PullError> {
+        let pull = self.pull.as_ref().ok_or(PullError::Elsewhere)?;
+        let (gauge, len) = (&self.qp.host().gauge, len as usize);
+        // SAFETY: `to` lies in a registered region that may be written, as who calls has checked, and `self.regions` is
+        // borrowed, so no deregistration can finish meanwhile.
+        let fetch = || unsafe { pull.source.fetch(pull.pid, from, to, len) };
+        match gauge.is_on() && gauge.measure(len, fetch) {
+            true => Ok(()),
+            false => Err(PullError::Elsewhere),
+        }
     }
 
     /// The QP's own rights come before the region's (IBA 9.7.4.1.4).
@@ -108,6 +140,28 @@ impl device::Device for Surroundings<'_> {
         let thing = Thing::Region(slot_of_key(rkey));
         self.qp.host().wait_for_peers(thing, Some(INVALIDATION));
         Ok(())
+    }
+
+    fn locate(&mut self, sge: &Sge, offset: u32, len: u32) -> Result<Piece, Fault> {
+        let va = sge.addr.wrapping_add(offset.into());
+        let addr = self.regions.locate(self.pd, sge.lkey, va, len.into())?;
+        Ok(Piece { addr, len })
+    }
+
+    fn revoke(&mut self) {
+        self.qp.host().cookie.change();
+    }
+
+    fn pull(&mut self, from: u64, sge: &Sge, offset: u32, len: u32) -> Result<(), PullError> {
+        let va = sge.addr.wrapping_add(offset.into());
+        let to = self.regions.locate_for_write(self.pd, sge.lkey, va, len.into());
+        self.fetch(from, to.map_err(PullError::Fault)?, len)
+    }
+
+    fn pull_remote(&mut self, rkey: u32, va: u64, len: u32) -> Result<(), PullError> {
+        self.granted(Access::REMOTE_WRITE).map_err(PullError::Fault)?;
+        let to = self.regions.locate_remote(self.pd, rkey, va, len.into());
+        self.fetch(0, to.map_err(PullError::Fault)?, len)
     }
 
     fn select_srq(&mut self, srqn: u32) -> bool {

@@ -14,6 +14,7 @@ pub mod mem;
 pub mod netlink;
 pub mod peer;
 pub mod process;
+pub mod pull;
 pub mod shm;
 pub mod udp;
 pub mod unix;

@@ -104,6 +104,38 @@ pub enum Carrier {
     Kernel,
 }
 
+/// Bytes of a process's memory.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Piece {
+    /// Where they are.
+    pub addr: u64,
+    /// How many.
+    pub len: u32,
+}
+
+/// Pieces that one packet's payload has at most, where it is named by reference.
+pub const PIECES: usize = 4;
+
+/// Which payloads a sink takes by reference: the receiving device fetches them from the sender's
+/// memory, which belongs to the request until it is acknowledged.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ByReference {
+    /// Bytes of the shortest message that is worth it.
+    pub least: u64,
+    /// Bytes that one packet names at most.
+    pub most: u32,
+}
+
+/// Why the payload of a packet in hand, named by reference, was not placed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum PullError {
+    /// The access is refused here, as that of a payload by value would be.
+    Fault(Fault),
+    /// It could not be fetched, for whatever reason: the peer is asked to send it by value, which
+    /// shows whose memory is at fault, if any.
+    Elsewhere,
+}
+
 /// The device as one queue pair sees it during a call. The protection domain is the QP's own.
 ///
 /// Every access is checked again where it happens: a region may be deregistered between two packets.
@@ -136,6 +168,25 @@ pub trait Device {
     /// Invalidates `rkey` for a SEND with invalidate.
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault>;
 
+    /// Where in this process `len` bytes from `offset` bytes into `sge` on are, to be named to a sink
+    /// that takes payloads by reference.
+    fn locate(&mut self, _sge: &Sge, _offset: u32, _len: u32) -> Result<Piece, Fault> {
+        Err(Fault::Memory)
+    }
+    /// Peers must not take any more what this QP has named by reference: the program gets the memory
+    /// back.
+    fn revoke(&mut self) {}
+    /// Fetches `len` bytes of the payload of the packet in hand, from byte `from` of it on, to `offset`
+    /// bytes into `sge`.
+    fn pull(&mut self, _from: u64, _sge: &Sge, _offset: u32, _len: u32) -> Result<(), PullError> {
+        Err(PullError::Elsewhere)
+    }
+    /// Fetches `len` bytes, all of the payload of the packet in hand, for an RDMA WRITE (rights checked
+    /// again).
+    fn pull_remote(&mut self, _rkey: u32, _va: u64, _len: u32) -> Result<(), PullError> {
+        Err(PullError::Elsewhere)
+    }
+
     /// Makes `srqn`, of the QP's XRC domain, the SRQ that this and later calls are about: receives
     /// are taken from it, their completions go to its CQ, and memory is checked against its
     /// protection domain (IBA A14). False, with none chosen, where the domain has no such SRQ.
@@ -166,4 +217,20 @@ pub trait Sink {
     fn reserve(&mut self, path: &Path, dest_qpn: u32, len: usize) -> Option<&mut [u8]>;
     /// Sends the packet reserved last.
     fn commit(&mut self);
+
+    /// Which payloads may be named by reference; None: none.
+    fn by_reference(&self) -> Option<ByReference> {
+        None
+    }
+    /// As [`reserve`](Sink::reserve), of a packet whose `len` bytes are headers and whose payload is
+    /// these pieces, [`PIECES`] at most. Only of a sink that takes them.
+    fn reserve_reference(
+        &mut self,
+        _path: &Path,
+        _dest_qpn: u32,
+        _len: usize,
+        _pieces: &[Piece],
+    ) -> Option<&mut [u8]> {
+        None
+    }
 }

@@ -25,6 +25,8 @@ cases![
     over_ipv6,
     a_list_of_requests_goes_out_together,
     signaled_or_not,
+    large_messages_whatever_their_lists,
+    memory_that_is_the_programs_again_is_not_sent,
 ];
 
 const HALF: u64 = 1 << 19;
@@ -533,4 +535,78 @@ fn signaled_or_not(f: &Fabric) {
         post(&x, i, SendFlags::empty());
     }
     assert!(f.completions(&a, 5).iter().map(|wc| wc.wr_id).eq(0..5));
+}
+
+fn large_messages_whatever_their_lists(f: &Fabric) {
+    let (a, b) = f.two();
+    let data = pattern(1 << 20, 3);
+    a.fill(0, &data);
+    let (x, y) = pair(&a, &b, QpType::Rc);
+    let mut posted = 0;
+    for (offset, len) in [(0, 1 << 20), (16, 65_536), (64, 32_768), (1, 100_003), (0, 32_767)] {
+        for opcode in [WrOpcode::Send, WrOpcode::Write, WrOpcode::WriteWithImm] {
+            for parts in 1..=4u32 {
+                // The pieces of either side have nothing to do with those of the other.
+                let cut = |side: &Side, parts: u32| -> Vec<Sge> {
+                    let part = len / parts;
+                    (0..parts)
+                        .map(|i| {
+                            let start = u64::from(i * part);
+                            let len = if i + 1 == parts { len - i * part } else { part };
+                            side.sge(if len == 1 << 20 { 0 } else { offset } + start, len)
+                        })
+                        .collect()
+                };
+                b.fill(0, &[0; 1 << 20]);
+                posted += 1;
+                if opcode == WrOpcode::Send {
+                    y.post_recv(posted, &cut(&b, 5 - parts)).unwrap();
+                } else if opcode == WrOpcode::WriteWithImm {
+                    y.post_recv(posted, &[]).unwrap();
+                }
+                let request = b.remote(posted, opcode, offset);
+                x.post_send(&request, Payload::Sges(&cut(&a, parts))).unwrap();
+                let what = format!("{opcode:?} of {len} at {offset} in {parts}");
+                assert_eq!(f.completion(&a).status, WcStatus::Success, "{what}");
+                if opcode != WrOpcode::Write {
+                    assert_eq!(f.completion(&b).byte_len, len, "{what}");
+                }
+                let place = offset as usize..offset as usize + len as usize;
+                assert!(b.read(place.start, len as usize) == data[place], "{what}");
+            }
+        }
+    }
+    // Between processes of one host their payload is fetched, elsewhere it is sent.
+    assert_eq!(x.counters().tx_references > 0, x.is_local());
+    assert_eq!(x.counters().recoveries, 0);
+}
+
+fn memory_that_is_the_programs_again_is_not_sent(f: &Fabric) {
+    let (a, b) = f.two();
+    const LEN: usize = 1 << 19;
+    let data = pattern(LEN, 5);
+    for round in 0..30 {
+        let (x, y) = pair(&a, &b, QpType::Rc);
+        a.fill(0, &data);
+        b.fill(0, &vec![0; LEN]);
+        y.post_recv(1, &[b.sge(0, LEN as u32)]).unwrap();
+        x.post_send(&wr(1, WrOpcode::Send), Payload::Sges(&[a.sge(0, LEN as u32)])).unwrap();
+        for _ in 0..round % 4 {
+            f.progress();
+        }
+        match round % 3 {
+            0 => x.destroy().unwrap(),
+            1 => side::move_to(&x, QpState::Err),
+            _ => side::move_to(&x, QpState::Reset),
+        }
+        a.fill(0, &vec![0xee; LEN]);
+        f.settle();
+        a.poll();
+        for wc in b.poll() {
+            // All of it had been taken before, or nothing came of it.
+            let whole = b.read(0, LEN) == data;
+            assert!(wc.status != WcStatus::Success || whole, "round {round}");
+        }
+        y.destroy().unwrap();
+    }
 }

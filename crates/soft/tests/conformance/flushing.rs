@@ -186,7 +186,7 @@ fn a_request_half_received_is_flushed(f: &Fabric) {
     let (x, y) = pair(&a, &b, QpType::Rc);
     y.post_recv(1, &[b.sge(0, 1 << 20)]).unwrap();
     x.post_send(&wr(1, WrOpcode::Send), Payload::Sges(&[a.sge(0, 1 << 20)])).unwrap();
-    f.until("some packets", || y.counters().rx_packets >= 10);
+    f.until("some packets", || y.counters().rx_bytes >= 10_240);
     if b.poll().is_empty() {
         move_to(&y, QpState::Err);
         assert_eq!(outcomes(&f.completions(&b, 1)), [(1, WcStatus::WrFlushErr)]);

@@ -95,7 +95,10 @@ impl Qp {
             return;
         }
         let (status, why) = match code {
-            NakCode::PsnSequence => return self.recover(),
+            NakCode::PsnSequence => {
+                self.references_refused(seq);
+                return self.recover();
+            }
             NakCode::InvalidRequest => (WcStatus::RemInvReqErr, VendorErr::NakInvalidRequest),
             NakCode::RemoteAccess => (WcStatus::RemAccessErr, VendorErr::NakRemoteAccess),
             NakCode::RemoteOperational => (WcStatus::RemOpErr, VendorErr::NakRemoteOperational),

@@ -28,6 +28,7 @@ impl Qp {
         why: VendorErr,
         dev: &mut D,
     ) {
+        self.revoke_references(dev);
         let Some(wqe) = self.sends.pop() else { return };
         let wc = self.send_wc(&wqe, status, why);
         dev.covers(self.sends.head());

@@ -9,6 +9,8 @@ pub struct Counters {
     pub tx_packets: u64,
     /// Payload bytes sent, repeated ones included.
     pub tx_bytes: u64,
+    /// Packets sent by reference: their payload is fetched by the peer.
+    pub tx_references: u64,
     /// Requests that were completed with success.
     pub tx_messages: u64,
     /// Packets that were taken.

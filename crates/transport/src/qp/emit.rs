@@ -2,7 +2,7 @@
 
 use ironverbs_wire::{Bth, Op, Packet, Path, Service};
 
-use crate::device::Sink;
+use crate::device::{Piece, Sink};
 use crate::verbs::WrOpcode;
 
 /// A packet without extended headers and payload.
@@ -41,6 +41,18 @@ pub(super) fn begin<'a, S: Sink + ?Sized>(
     let (payload, pad) = room.get_mut(at..)?.split_at_mut_checked(payload)?;
     pad.fill(0);
     Some(payload)
+}
+
+/// Reserves a packet whose payload is elsewhere, and writes its headers. False if the sink is full.
+pub(super) fn reference<S: Sink + ?Sized>(
+    sink: &mut S,
+    path: &Path,
+    header: Packet<'_>,
+    pieces: &[Piece],
+) -> bool {
+    let len = Packet::header_len(header.service, header.op);
+    let room = sink.reserve_reference(path, header.bth.dest_qpn, len, pieces);
+    room.is_some_and(|room| header.emit_header(room) == len)
 }
 
 /// The operation of a packet of a request by its place in the message (IBA 9.2, table 38).

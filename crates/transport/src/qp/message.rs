@@ -3,6 +3,7 @@
 use ironverbs_wire::{Op, Packet};
 
 use super::completion::local;
+use super::reference::Body;
 use super::requester::MAX_MESSAGE;
 use super::{Qp, sg};
 use crate::device::Device;
@@ -35,6 +36,8 @@ pub(super) enum Refusal {
     TooLong,
     /// The memory of the receive in hand is not accessible.
     Local(Fault),
+    /// Its payload, named by reference, could not be fetched. Nothing was completed.
+    Elsewhere,
     /// The rkey that the message asks to invalidate may not be.
     Invalidate,
 }
@@ -56,22 +59,25 @@ impl Qp {
     pub(super) fn place<D: Device + ?Sized>(
         &mut self,
         packet: &Packet<'_>,
+        body: Body<'_>,
         dev: &mut D,
     ) -> Result<bool, Refusal> {
         let op = packet.op;
         let mtu = self.mtu.bytes();
-        let fits = match packet.payload.len() {
-            len if !op.is_last() => len == mtu,
-            0 => op.is_only(),
-            len => len <= mtu,
+        let fits = match (body, body.len()) {
+            (Body::Elsewhere(_), 0) => false,
+            (Body::Elsewhere(_), len) => op.is_last() || len.is_multiple_of(mtu),
+            (Body::Here(_), len) if !op.is_last() => len == mtu,
+            (Body::Here(_), 0) => op.is_only(),
+            (Body::Here(_), len) => len <= mtu,
         };
         if !self.responder.message.admits(op) || !fits {
             return Err(Refusal::Invalid);
         }
         if op.is_send() {
-            self.place_send(packet, dev)
+            self.place_send(packet, body, dev)
         } else if op.is_write() {
-            self.place_write(packet, dev)
+            self.place_write(packet, body, dev)
         } else {
             Err(Refusal::Invalid)
         }
@@ -80,6 +86,7 @@ impl Qp {
     fn place_send<D: Device + ?Sized>(
         &mut self,
         packet: &Packet<'_>,
+        body: Body<'_>,
         dev: &mut D,
     ) -> Result<bool, Refusal> {
         let before = match self.responder.message {
@@ -90,11 +97,11 @@ impl Qp {
             return Err(Refusal::NotReady);
         }
         let Some((_, sges)) = self.receives.current() else { return Err(Refusal::NotReady) };
-        let received = before + packet.payload.len() as u64;
+        let received = before + body.len() as u64;
         if received > sg::length(sges).min(MAX_MESSAGE) {
             return Err(Refusal::TooLong);
         }
-        sg::scatter(dev, sges, before, packet.payload).map_err(Refusal::Local)?;
+        body.scatter(dev, sges, before)?;
         if !packet.op.is_last() {
             self.responder.message = Message::Send { received };
             return Ok(false);
@@ -111,6 +118,7 @@ impl Qp {
     fn place_write<D: Device + ?Sized>(
         &mut self,
         packet: &Packet<'_>,
+        body: Body<'_>,
         dev: &mut D,
     ) -> Result<bool, Refusal> {
         let (va, rkey, len, before) = match (self.responder.message, packet.reth) {
@@ -121,7 +129,7 @@ impl Qp {
             }
             (_, None) => return Err(Refusal::Invalid),
         };
-        let received = u64::from(before) + packet.payload.len() as u64;
+        let received = u64::from(before) + body.len() as u64;
         let ends = packet.op.is_last();
         // IBA 9.7.4.1: all that was announced, and no more.
         if received > len.into() || (ends && received != u64::from(len)) {
@@ -130,10 +138,7 @@ impl Qp {
         if packet.op.has_imm() && !self.receives.acquire(dev) {
             return Err(Refusal::NotReady);
         }
-        if !packet.payload.is_empty() {
-            dev.write_remote(rkey, va.wrapping_add(before.into()), packet.payload)
-                .map_err(|_| Refusal::Access)?;
-        }
+        body.write(dev, rkey, va.wrapping_add(before.into()))?;
         if !ends {
             self.responder.message = Message::Write { va, rkey, len, received: received as u32 };
             return Ok(false);
@@ -184,7 +189,11 @@ impl Qp {
     /// How the receive in hand ends when a packet for it is refused; None: it stays.
     pub(super) fn receive_error(refusal: Refusal) -> Option<(WcStatus, VendorErr)> {
         match refusal {
-            Refusal::NotReady | Refusal::Invalid | Refusal::Access | Refusal::Queue => None,
+            Refusal::NotReady
+            | Refusal::Invalid
+            | Refusal::Access
+            | Refusal::Queue
+            | Refusal::Elsewhere => None,
             Refusal::TooLong => Some((WcStatus::LocLenErr, VendorErr::RecvTooSmall)),
             Refusal::Local(fault) => Some((WcStatus::LocProtErr, local(fault))),
             Refusal::Invalidate => Some((WcStatus::LocAccessErr, VendorErr::InvalidateRefused)),

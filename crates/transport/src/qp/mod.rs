@@ -14,6 +14,7 @@ mod message;
 mod modify;
 mod post;
 mod recv_queue;
+mod reference;
 mod requester;
 mod requests;
 mod resources;
@@ -35,6 +36,7 @@ pub use self::error::{ModifyError, PostError};
 pub use self::send_queue::Payload;
 
 use self::recv_queue::RecvQueue;
+use self::reference::Body;
 use self::requester::Requester;
 use self::responder::Responder;
 use self::send_queue::SendQueue;
@@ -231,6 +233,35 @@ impl Qp {
         now: Instant,
         dev: &mut D,
     ) {
+        self.take_packet(packet, Body::Here(packet.payload), path, udp_len, now, dev);
+    }
+
+    /// As [`handle_packet`](Qp::handle_packet), of a packet that has its headers only, and whose payload of `len`
+    /// bytes `dev` can fetch ([`Device::pull`]). It stands for as many packets as it takes to send that by value.
+    pub fn handle_reference<D: Device + ?Sized>(
+        &mut self,
+        packet: &Packet<'_>,
+        len: u32,
+        path: &Path,
+        now: Instant,
+        dev: &mut D,
+    ) {
+        if !self.config.qp_type.is_reliable() || packet.op.is_response() {
+            self.counters.dropped.service += 1;
+            return;
+        }
+        self.take_packet(packet, Body::Elsewhere(len), path, 0, now, dev);
+    }
+
+    fn take_packet<D: Device + ?Sized>(
+        &mut self,
+        packet: &Packet<'_>,
+        body: Body<'_>,
+        path: &Path,
+        udp_len: u16,
+        now: Instant,
+        dev: &mut D,
+    ) {
         if packet.service != self.service() {
             self.counters.dropped.service += 1;
             return;
@@ -252,7 +283,7 @@ impl Qp {
         let qp_type = self.config.qp_type;
         match packet.op.is_response() {
             true if qp_type.has_requester() => self.handle_response(packet, now, dev),
-            false if qp_type.has_responder() => self.handle_request(packet, dev),
+            false if qp_type.has_responder() => self.handle_request(packet, body, dev),
             _ => self.counters.dropped.service += 1,
         }
     }

@@ -43,7 +43,10 @@ impl Qp {
 
         self.take(attr, mask, resolved, pkey);
         match to {
-            QpState::Reset => self.reset(),
+            QpState::Reset => {
+                self.revoke_references(dev);
+                self.reset();
+            }
             QpState::Err => {
                 if from != QpState::Err {
                     self.responder.forget();
@@ -75,6 +78,7 @@ impl Qp {
         let entered = self.attr.state != QpState::Err;
         self.attr.state = QpState::Err;
         self.attr.cur_state = QpState::Err;
+        self.revoke_references(dev);
         self.requester.stop();
         self.flush_posted(dev);
         // ibv_get_async_event(3): no more of the SRQ's requests will be taken.

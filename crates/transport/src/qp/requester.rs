@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::Qp;
 use super::completion::local;
+use super::reference::References;
 use super::send_queue::{Data, Progress, SendQueue, SendWqe};
 use super::seq::Seq;
 use super::sg;
@@ -52,6 +53,7 @@ pub(super) struct Requester {
     pub(super) recovered: Seq,
     /// Packets sent since one asked for an acknowledgement.
     unasked: u32,
+    pub(super) references: References,
 }
 
 /// A repetition of the oldest packet that finds out what became of it.
@@ -122,7 +124,7 @@ impl Requester {
     }
 
     /// Packets under way or, after going back, to be taken for it.
-    fn in_flight(&self) -> u32 {
+    pub(super) fn in_flight(&self) -> u32 {
         self.at.since(self.una)
     }
 
@@ -272,11 +274,16 @@ impl Qp {
         let wqe = self.sends.wqe(index);
         let Progress::Started { first, packets, .. } = wqe.progress else { return false };
         let answered = wqe.is_answered();
-        let count = self.extent(wqe, at);
+        let referable = self.referable(index, at, sink);
+        let count = referable.unwrap_or_else(|| self.extent(wqe, at));
         let end = at.plus(count);
         let ends = end == first.plus(packets);
         let ack_req = self.config.qp_type.is_reliable() && self.asks_for_ack(answered || ends, end);
-        if !self.emit_request(index, at, count, ack_req, dev, sink) {
+        let sent = match referable {
+            Some(count) => self.emit_reference(index, at, count, ack_req, dev, sink),
+            None => self.emit_request(index, at, count, ack_req, dev, sink),
+        };
+        if !sent {
             return false;
         }
 
@@ -288,7 +295,7 @@ impl Qp {
         } else if answered {
             requester.chunks.push_back(end);
         }
-        requester.unasked = if ack_req { 0 } else { requester.unasked + 1 };
+        requester.unasked = if ack_req { 0 } else { requester.unasked + count };
         requester.sent = requester.sent.max(end);
         requester.at = end;
         if ends {

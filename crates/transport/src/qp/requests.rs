@@ -1,9 +1,9 @@
 //! The packets of a requester.
 
-use ironverbs_wire::{AtomicEth, Bth, Reth, XrcEth};
+use ironverbs_wire::{AtomicEth, Bth, Op, Packet, Reth, XrcEth};
 
 use super::completion::local;
-use super::send_queue::{Data, Progress};
+use super::send_queue::{Data, Progress, SendWqe};
 use super::seq::Seq;
 use super::{Qp, emit, sg};
 use crate::device::{Device, Sink};
@@ -40,9 +40,7 @@ impl Qp {
             psn: at.psn(),
             ..Bth::default()
         };
-        let mut header = emit::header(self.service(), op, bth);
-        let xrc = self.config.qp_type == QpType::XrcSend;
-        header.xrceth = xrc.then_some(XrcEth { srqn: wr.xrc_srqn });
+        let mut header = self.data_header(wqe, op, bth);
         let mut payload = 0;
         match wr.opcode {
             WrOpcode::Read => {
@@ -59,14 +57,7 @@ impl Qp {
                     compare: if swap { wr.compare_add } else { 0 },
                 });
             }
-            _ => {
-                payload = left.min(mtu) as usize;
-                let len = wqe.len as u32;
-                header.reth =
-                    op.has_reth().then_some(Reth { va: wr.remote_addr, rkey: wr.rkey, len });
-                header.imm = op.has_imm().then_some(wr.imm);
-                header.ieth = op.has_ieth().then_some(wr.invalidate_rkey);
-            }
+            _ => payload = left.min(mtu) as usize,
         }
         let Some(room) = emit::begin(sink, &self.path, header, payload) else { return false };
         let filled = match self.sends.data(index) {
@@ -86,5 +77,20 @@ impl Qp {
         self.counters.tx_packets += 1;
         self.counters.tx_bytes += payload as u64;
         true
+    }
+
+    /// The headers of a packet with data, without those of READs and atomics.
+    pub(super) fn data_header(&self, wqe: &SendWqe, op: Op, bth: Bth) -> Packet<'static> {
+        let wr = &wqe.wr;
+        let mut header = emit::header(self.service(), op, bth);
+        let xrc = self.config.qp_type == QpType::XrcSend;
+        header.xrceth = xrc.then_some(XrcEth { srqn: wr.xrc_srqn });
+        if !wqe.is_answered() {
+            let len = wqe.len as u32;
+            header.reth = op.has_reth().then_some(Reth { va: wr.remote_addr, rkey: wr.rkey, len });
+            header.imm = op.has_imm().then_some(wr.imm);
+            header.ieth = op.has_ieth().then_some(wr.invalidate_rkey);
+        }
+        header
     }
 }

@@ -4,6 +4,7 @@ use ironverbs_wire::{NakCode, Op, Packet, Syndrome};
 
 use super::Qp;
 use super::message::{Message, Refusal};
+use super::reference::Body;
 use super::resources::{Again, Answer, Resources};
 use super::seq::Seq;
 use crate::device::{Atomic, Device, QpEvent};
@@ -63,7 +64,12 @@ impl Responder {
 }
 
 impl Qp {
-    pub(super) fn handle_request<D: Device + ?Sized>(&mut self, packet: &Packet<'_>, dev: &mut D) {
+    pub(super) fn handle_request<D: Device + ?Sized>(
+        &mut self,
+        packet: &Packet<'_>,
+        body: Body<'_>,
+        dev: &mut D,
+    ) {
         let seq = self.responder.expected.near(packet.bth.psn);
         if self.attr.state == QpState::Err && self.responder.refused.is_some() {
             return self.refuse_again(seq, packet);
@@ -73,7 +79,7 @@ impl Qp {
             return;
         }
         self.counters.rx_packets += 1;
-        self.counters.rx_bytes += packet.payload.len() as u64;
+        self.counters.rx_bytes += body.len() as u64;
         if self.attr.state == QpState::Rtr && !self.responder.established {
             self.responder.established = true;
             dev.event(QpEvent::CommunicationEstablished);
@@ -81,7 +87,12 @@ impl Qp {
         if self.config.qp_type == QpType::Uc {
             return self.handle_unreliable(seq, packet, dev);
         }
-        if seq < self.responder.expected {
+        let begins_before = seq < self.responder.expected;
+        if begins_before && seq.plus(self.extent_of(body)) > self.responder.expected {
+            // Sent again together with what is new: once more from there, please.
+            self.counters.seq_naks_sent += 1;
+            self.nak(Syndrome::Nak(NakCode::PsnSequence));
+        } else if begins_before {
             self.handle_duplicate(seq, packet);
         } else if seq > self.responder.expected {
             self.counters.dropped.sequence += 1;
@@ -92,7 +103,7 @@ impl Qp {
         } else {
             self.responder.nak_told = false;
             self.responder.nak = None;
-            match self.carry_out(packet, dev) {
+            match self.carry_out(packet, body, dev) {
                 Ok(()) if packet.bth.ack_req => self.acknowledge_all(),
                 Ok(()) => {}
                 Err(refusal) => self.refuse(refusal, dev),
@@ -104,6 +115,7 @@ impl Qp {
     fn carry_out<D: Device + ?Sized>(
         &mut self,
         packet: &Packet<'_>,
+        body: Body<'_>,
         dev: &mut D,
     ) -> Result<(), Refusal> {
         self.select_srq(packet, dev)?;
@@ -111,11 +123,11 @@ impl Qp {
             Op::ReadRequest => self.accept_read(packet, dev)?,
             Op::CompareSwap | Op::FetchAdd => self.accept_atomic(packet, dev)?,
             _ => {
-                if self.place(packet, dev)? {
+                if self.place(packet, body, dev)? {
                     self.responder.message_done();
                     self.counters.rx_messages += 1;
                 }
-                1
+                self.extent_of(body)
             }
         };
         self.responder.expected = self.responder.expected.plus(packets);
@@ -225,6 +237,10 @@ impl Qp {
                 self.counters.rnr_naks_sent += 1;
                 return self.nak(Syndrome::Rnr { timer: self.attr.min_rnr_timer });
             }
+            Refusal::Elsewhere => {
+                self.counters.seq_naks_sent += 1;
+                return self.nak(Syndrome::Nak(NakCode::PsnSequence));
+            }
             Refusal::Invalid | Refusal::TooLong | Refusal::Queue => NakCode::InvalidRequest,
             Refusal::Access | Refusal::Invalidate => NakCode::RemoteAccess,
             Refusal::Local(_) => NakCode::RemoteOperational,
@@ -288,7 +304,7 @@ impl Qp {
             self.drop_message();
             return;
         }
-        match self.place(packet, dev) {
+        match self.place(packet, Body::Here(packet.payload), dev) {
             Ok(ends) => self.counters.rx_messages += u64::from(ends),
             Err(refusal) => {
                 self.counters.dropped.message += 1;

@@ -50,7 +50,7 @@ pub(super) fn scatter<D: Device + ?Sized>(
 }
 
 /// The elements, and the part of each, that hold `len` bytes of the message from `offset` on.
-fn pieces(
+pub(super) fn pieces(
     sges: &[Sge],
     offset: u64,
     len: usize,

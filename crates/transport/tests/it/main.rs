@@ -7,6 +7,7 @@ mod local;
 mod loss;
 mod model;
 mod rc;
+mod reference;
 mod replay;
 mod requester;
 mod responder;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ironverbs_transport::device::{Atomic, Device, QpEvent, Queue, RecvWqe};
+use ironverbs_transport::device::{Atomic, Device, Piece, PullError, QpEvent, Queue, RecvWqe};
 use ironverbs_transport::verbs::{Access, Fault, Sge, Wc};
 
 /// A registered region, by its lkey and its rkey.
@@ -53,6 +53,10 @@ pub struct Memory {
     pub received_on: Vec<u32>,
     /// Atomics carried out.
     pub atomics: u64,
+    /// The payload of the packet in hand, where that is elsewhere and can be fetched.
+    pub payload: Option<Vec<u8>>,
+    /// How often what was named by reference was taken back.
+    pub revoked: u64,
 }
 
 pub const ALL: Access = Access::LOCAL_WRITE
@@ -186,6 +190,28 @@ impl Device for Memory {
             .ok_or(Fault::Key)?;
         region.rkey_valid = false;
         Ok(())
+    }
+
+    fn locate(&mut self, sge: &Sge, offset: u32, len: u32) -> Result<Piece, Fault> {
+        let region = self.local(sge, false)?;
+        let addr = sge.addr + u64::from(offset);
+        region.range(addr, len as usize).map(|_| Piece { addr, len })
+    }
+
+    fn revoke(&mut self) {
+        self.revoked += 1;
+    }
+
+    fn pull(&mut self, from: u64, sge: &Sge, offset: u32, len: u32) -> Result<(), PullError> {
+        let payload = self.payload.clone().ok_or(PullError::Elsewhere)?;
+        let bytes = &payload[from as usize..][..len as usize];
+        self.scatter(sge, offset, bytes).map_err(PullError::Fault)
+    }
+
+    fn pull_remote(&mut self, rkey: u32, va: u64, len: u32) -> Result<(), PullError> {
+        let payload = self.payload.clone().ok_or(PullError::Elsewhere)?;
+        assert_eq!(payload.len(), len as usize);
+        self.write_remote(rkey, va, &payload).map_err(PullError::Fault)
     }
 
     fn select_srq(&mut self, srqn: u32) -> bool {
