@@ -72,6 +72,15 @@ impl<'a> Surroundings<'a> {
         }
     }
 
+    fn local(&self) -> Local<'_> {
+        Local {
+            regions: &self.regions,
+            pd: self.pd,
+            qpn: self.qp.qpn(),
+            mode: self.qp.host().config.onesided.value,
+        }
+    }
+
     /// The QP's own rights come before the region's (IBA 9.7.4.1.4).
     fn granted(&self, need: Access) -> Result<(), Fault> {
         if self.qp.remote_access().contains(need) { Ok(()) } else { Err(Fault::Access) }
@@ -124,13 +133,11 @@ impl device::Device for Surroundings<'_> {
             let drained = lane.producer.try_lock().is_some_and(|producer| producer.is_drained());
             drained.then_some(())?;
         }
-        let local = Local {
-            regions: &self.regions,
-            pd: self.pd,
-            qpn: self.qp.qpn(),
-            mode: self.qp.host().config.onesided.value,
-        };
-        lane.initiator.carry_out(&local, request)
+        lane.initiator.carry_out(&self.local(), request)
+    }
+
+    fn could_carry_out(&mut self, request: &OneSided<'_>) -> bool {
+        self.lane.is_some_and(|lane| lane.initiator.could_carry_out(&self.local(), request))
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {

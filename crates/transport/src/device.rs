@@ -165,6 +165,12 @@ pub trait Device {
         let _ = request;
         None
     }
+    /// Whether [`carry_out`](Device::carry_out) would do this request if those before it were complete, as far as
+    /// can be told: then it is waited for that.
+    fn could_carry_out(&mut self, request: &OneSided<'_>) -> bool {
+        let _ = request;
+        false
+    }
     /// Invalidates `rkey` for a SEND with invalidate.
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault>;
 

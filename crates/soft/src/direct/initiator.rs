@@ -79,7 +79,10 @@ impl Initiator {
     #[inline]
     pub(crate) fn carry_out(&self, local: &Local<'_>, request: &OneSided<'_>) -> Option<Carrier> {
         let remote = self.remote.get()?;
-        let target = self.target(remote, local, request)?;
+        let (target, psn) = self.target(remote, local, request)?;
+        if psn != request.psn {
+            return None;
+        }
         let (sges, writes) = match request.action {
             Action::Write(sges) => (sges, false),
             Action::WriteInline(_) => (&[][..], false),
@@ -100,14 +103,19 @@ impl Initiator {
         done.map(|()| carrier)
     }
 
-    /// What the peer's table says that may be done. SYNC POINT: what `Watch::add` said is seen before the lines are.
+    /// Whether it would be, if the target had carried out what is under way.
+    pub(crate) fn could_carry_out(&self, local: &Local<'_>, request: &OneSided<'_>) -> bool {
+        self.remote.get().is_some_and(|remote| self.target(remote, local, request).is_some())
+    }
+
+    /// What the peer's table says that may be done, and the PSN that it expects. SYNC POINT: what `Watch::add` said is seen before the lines are.
     #[inline]
     fn target<'a>(
         &self,
         remote: &'a Remote,
         local: &Local<'_>,
         request: &OneSided<'_>,
-    ) -> Option<Target<'a>> {
+    ) -> Option<(Target<'a>, u32)> {
         if !self.slots.watched(Ordering::Acquire) || !remote.is_alive() {
             return None;
         }
@@ -119,9 +127,8 @@ impl Initiator {
         let (qp, psn) = remote.qp(request.dest_qpn)?;
         let index = slot_of_key(request.rkey);
         let region = remote.region(index)?;
-        let connected = qp.what.peer_qpn == local.qpn
-            && (qp.what.peer_slot, qp.what.peer_tenure) == self.own
-            && psn == request.psn;
+        let connected =
+            qp.what.peer_qpn == local.qpn && (qp.what.peer_slot, qp.what.peer_tenure) == self.own;
         let allowed = region.what.rkey == request.rkey
             && region.what.pd == qp.what.pd
             && region.what.access.contains(need)
@@ -146,7 +153,8 @@ impl Initiator {
         }
         let count = self.count.fetch_add(1, Ordering::Relaxed);
         let name = slots::name(index, table::line_of_qp(request.dest_qpn), count);
-        Some(Target { remote, region, qp: (qp.number, qp.at), name, carrier, addr })
+        let qp = (qp.number, qp.at);
+        Some((Target { remote, region, qp, name, carrier, addr }, psn))
     }
 
     fn claim(&self) -> Option<Claim<'_>> {

@@ -31,6 +31,7 @@ cases![
     rights_taken_from_a_queue_pair_are_gone,
     atomics_of_everyone_add_up,
     regions_beyond_the_table_work,
+    a_stream_of_requests_gets_to_go_without_packets,
 ];
 
 const SHORT: Duration = Duration::from_millis(3);
@@ -514,4 +515,36 @@ fn regions_beyond_the_table_work(f: &Fabric) {
         x.post_send(&request, Payload::Sges(&[a.sge(0, 8)])).unwrap();
         assert_eq!(outcomes(&f.completions(&a, 1)), [(1, WcStatus::Success)]);
     }
+}
+
+/// Who always has requests under way would never find nothing before one.
+fn a_stream_of_requests_gets_to_go_without_packets(f: &Fabric) {
+    let (a, b) = f.two();
+    let (x, y) = pair(&a, &b, QpType::Rc);
+    let total = if f.is_direct() { 100_000 } else { 2000 };
+    let (mut posted, mut done) = (0u64, 0);
+    let start = Instant::now();
+    while done < total && (!f.is_direct() || x.counters().direct.total().messages < 1000) {
+        assert!(start.elapsed() < WATCHDOG, "{done} done");
+        // The queue never runs empty.
+        while posted < done + 60 {
+            let opcode = if posted % 2 == 0 { WrOpcode::Read } else { WrOpcode::Write };
+            let request = b.remote(posted, opcode, 0);
+            x.post_send(&request, Payload::Sges(&[a.sge(0, 64)])).unwrap();
+            posted += 1;
+        }
+        for wc in f.completions(&a, 1) {
+            assert_eq!((wc.wr_id, wc.status), (done, WcStatus::Success));
+            done += 1;
+        }
+    }
+    assert_eq!(x.counters().direct.total().messages >= 1000, f.is_direct());
+    // A message between does not change that, nor is it overtaken.
+    y.post_recv(7, &[]).unwrap();
+    x.post_send(&wr(posted, WrOpcode::Send), Payload::Sges(&[])).unwrap();
+    let large = a.sge(0, 200_000);
+    x.post_send(&b.remote(posted + 1, WrOpcode::Write, 0), Payload::Sges(&[large])).unwrap();
+    let rest = f.completions(&a, (posted + 2 - done) as usize);
+    assert!(outcomes(&rest).into_iter().eq((done..posted + 2).map(|i| (i, WcStatus::Success))));
+    assert_eq!(outcomes(&f.completions(&b, 1)), [(7, WcStatus::Success)]);
 }

@@ -43,28 +43,53 @@ impl Qp {
     /// Offers the next request to the device. True: it is complete.
     pub(super) fn carry_out_directly<D: Device + ?Sized>(&mut self, dev: &mut D) -> bool {
         let index = self.requester.cursor;
-        let Some(request) = self.one_sided(index) else { return false };
+        // Nothing is under way that it could overtake, which also satisfies a fence.
+        let requester = &self.requester;
+        let idle = index == self.sends.head()
+            && requester.una == requester.next
+            && requester.chunks.is_empty();
+        let Some(request) = self.one_sided(index).filter(|_| idle) else { return false };
         let (bytes, carrier) = (request.len, dev.carry_out(&request));
-        let Some(carrier) = carrier else { return false };
+        let Some(carrier) = carrier else {
+            self.requester.switch.failed();
+            return false;
+        };
         self.counters.direct.count(carrier, bytes);
+        self.requester.switch.succeeded();
         self.requester.cursor = index + 1;
         self.requester.started = index + 1;
         self.complete_send(dev);
         true
     }
 
-    /// The request, if it may be carried out without packets: nothing is under way that it could
-    /// overtake, which also satisfies a fence.
-    fn one_sided(&self, index: u64) -> Option<OneSided<'_>> {
+    /// Whether the next request had better wait until nothing is under way and it can go without packets.
+    /// Who keeps requests under way all the time would never get there otherwise.
+    pub(super) fn waits_to_go_directly<D: Device + ?Sized>(&mut self, dev: &mut D) -> bool {
+        let index = self.requester.cursor;
         let requester = &self.requester;
-        let idle = index == self.sends.head()
-            && requester.una == requester.next
-            && requester.chunks.is_empty();
+        // Of an unreliable connection nothing is under way that is heard of.
+        if self.config.qp_type != QpType::Rc
+            || requester.una == requester.next
+            || !requester.switch.may_wait()
+        {
+            return false;
+        }
+        let Some(request) = self.one_sided(index) else { return false };
+        let wanted = request.len >= LONG || !requester.switch.needed_packets(self.sends.head());
+        let waits = wanted && dev.could_carry_out(&request);
+        if waits {
+            self.requester.switch.wait();
+        }
+        waits
+    }
+
+    /// The request as the device takes it, if its form allows that.
+    fn one_sided(&self, index: u64) -> Option<OneSided<'_>> {
         let connected = matches!(self.config.qp_type, QpType::Rc | QpType::Uc);
         let wqe = self.sends.wqe(index);
         let sound = wqe.progress == Progress::Posted && (1..=MAX_MESSAGE).contains(&wqe.len);
         let allowed = !wqe.is_answered() || self.attr.max_rd_atomic > 0;
-        if !(idle && connected && sound && allowed) || self.attr.state != QpState::Rts {
+        if !(connected && sound && allowed) || self.attr.state != QpState::Rts {
             return None;
         }
         let wr = &wqe.wr;
@@ -87,7 +112,61 @@ impl Qp {
             rkey: wr.rkey,
             len: wqe.len,
             dest_qpn: self.attr.dest_qpn,
-            psn: requester.next.psn(),
+            psn: self.requester.next.psn(),
         })
+    }
+}
+
+/// From this length on a request waits behind messages, too: packets would take longer.
+const LONG: u64 = 32 * 1024;
+
+/// When to wait for what is under way, so that what follows goes without packets.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Switch {
+    waits: bool,
+    /// The number after that of the last request begun that can only go as packets.
+    packets: u64,
+    /// Requests to be begun before it is waited again: more with each disappointment.
+    rest: u32,
+    penalty: u32,
+}
+
+impl Switch {
+    const PENALTY: std::ops::RangeInclusive<u32> = 16..=4096;
+
+    /// Whether the next request waits for those under way.
+    pub(super) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    fn may_wait(&self) -> bool {
+        self.rest == 0
+    }
+
+    fn wait(&mut self) {
+        self.waits = true;
+    }
+
+    /// Whether of the requests from `head` on one can only go as packets.
+    fn needed_packets(&self, head: u64) -> bool {
+        self.packets > head
+    }
+
+    /// A request was given its PSNs.
+    pub(super) fn started(&mut self, index: u64, needs_packets: bool) {
+        self.rest = self.rest.saturating_sub(1);
+        if needs_packets {
+            self.packets = index + 1;
+        }
+    }
+
+    fn succeeded(&mut self) {
+        (self.waits, self.rest, self.penalty) = (false, 0, 0);
+    }
+
+    fn failed(&mut self) {
+        self.waits = false;
+        self.penalty = (self.penalty * 2).clamp(*Self::PENALTY.start(), *Self::PENALTY.end());
+        self.rest = self.penalty;
     }
 }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::Qp;
 use super::completion::local;
 use super::reference::References;
+use super::direct::Switch;
 use super::send_queue::{Data, Progress, SendQueue, SendWqe};
 use super::seq::Seq;
 use super::sg;
@@ -54,6 +55,7 @@ pub(super) struct Requester {
     /// Packets sent since one asked for an acknowledgement.
     unasked: u32,
     pub(super) references: References,
+    pub(super) switch: Switch,
 }
 
 /// A repetition of the oldest packet that finds out what became of it.
@@ -162,7 +164,7 @@ impl Qp {
                 if self.carry_out_directly(dev) {
                     continue;
                 }
-                if !self.start(dev) {
+                if self.waits_to_go_directly(dev) || !self.start(dev) {
                     break;
                 }
             }
@@ -195,6 +197,7 @@ impl Qp {
                     || requester.at < requester.sent
                     || requester.has_room_for_answer(left, max)
             }
+            Progress::Posted if requester.switch.waits() && requester.una < requester.next => false,
             // IBA 10.3.1: nothing is begun in SQD.
             Progress::Posted if self.attr.state != QpState::Rts => false,
             // IBA 10.8.3: a fenced request waits for READs and atomics before it.
@@ -224,6 +227,8 @@ impl Qp {
         self.requester.at = first;
         self.requester.next = first.plus(packets);
         self.requester.started = index + 1;
+        let needs_packets = !self.sends.wqe(index).is_one_sided();
+        self.requester.switch.started(index, needs_packets);
         true
     }
 
