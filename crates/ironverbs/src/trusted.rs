@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ironverbs_soft as soft;
-use ironverbs_sys::mem::{self, Mapping};
+use ironverbs_sys::mem;
 use ironverbs_sys::process::ForkGuard;
 
 use crate::region::RangeError;
@@ -18,7 +18,7 @@ use crate::region::RangeError;
 #[derive(Debug)]
 pub(crate) struct Registered {
     mr: Arc<soft::Mr>,
-    memory: ManuallyDrop<Mapping>,
+    memory: ManuallyDrop<soft::Memory>,
     len: usize,
     fork: Arc<ForkGuard>,
 }
@@ -30,7 +30,10 @@ impl Registered {
         len: usize,
         access: soft::Access,
     ) -> Result<Registered, soft::Error> {
-        let memory = Mapping::anonymous(len)?;
+        // What peers may reach they may as well map.
+        let remote =
+            soft::Access::REMOTE_WRITE | soft::Access::REMOTE_READ | soft::Access::REMOTE_ATOMIC;
+        let memory = soft::Memory::allocate(len, access.intersects(remote))?;
         let addr = memory.addr();
         // SAFETY: the mapping is readable and writable and at least `len` long; it is unmapped only by our Drop,
         // after deregistration. No Rust reference into it is ever made: all access goes through the copies below.

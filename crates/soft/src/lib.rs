@@ -42,6 +42,7 @@ pub use context::{Context, DeviceAttr, GidEntry, GidKind, LinkLayer, PortAttr, P
 pub use counters::HostCounters;
 pub use cq::Cq;
 pub use device::Device;
+pub use direct::Memory;
 pub use error::{Error, HostError, post_errno};
 pub use event::{AsyncEvent, EventKind, EventSource};
 pub use host::Host;

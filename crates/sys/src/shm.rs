@@ -78,6 +78,16 @@ impl Memfd {
         Ok(Memfd(fd))
     }
 
+    /// Gives the memory of whole pages back: they read as zeroes, for everybody who has them mapped.
+    ///
+    /// # Errors
+    /// As fallocate(2).
+    pub fn discard(&self, offset: usize, len: usize) -> io::Result<()> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: no pointers.
+        check(unsafe { libc::fallocate(self.0.as_raw_fd(), mode, offset as _, len as _) }).map(drop)
+    }
+
     /// Its size in bytes.
     pub fn size(&self) -> io::Result<u64> {
         Ok(File::from(self.0.try_clone()?).metadata()?.len())
@@ -178,6 +188,16 @@ impl Shared {
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Leaves it out of core dumps.
+    ///
+    /// # Errors
+    /// As madvise(2).
+    pub fn keep_out_of_dumps(&self) -> io::Result<()> {
+        // SAFETY: the range is this mapping's; nothing in it changes.
+        check(unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_DONTDUMP) })
+            .map(drop)
     }
 
     /// Whether the mapping may be written.

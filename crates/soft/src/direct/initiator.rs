@@ -10,9 +10,9 @@ use ironverbs_transport::device::{Action, Atomic, Carrier, OneSided};
 use ironverbs_transport::verbs::{Access, Sge};
 
 use super::protocol::{self, Memory, Word};
-use super::remote::{Remote, Seen};
+use super::remote::{Found, Remote, Seen};
 use super::slots::{self, Slots};
-use super::table::{self, RegionLine};
+use super::table;
 use crate::config;
 use crate::context::limits;
 use crate::memory::{Regions, slot_of_key};
@@ -43,11 +43,11 @@ pub(crate) struct Local<'a> {
 /// What is to be touched, and how.
 struct Target<'a> {
     remote: &'a Remote,
-    region: Seen<RegionLine>,
+    region: Seen<Found>,
     qp: (u32, usize),
     name: u64,
     carrier: Carrier,
-    /// In the target's process.
+    /// In this process, or, for the kernel, in the target's.
     addr: u64,
 }
 
@@ -129,26 +129,32 @@ impl Initiator {
         let region = remote.region(index)?;
         let connected =
             qp.what.peer_qpn == local.qpn && (qp.what.peer_slot, qp.what.peer_tenure) == self.own;
-        let allowed = region.what.rkey == request.rkey
-            && region.what.pd == qp.what.pd
-            && region.what.access.contains(need)
+        let allowed = region.what.line.rkey == request.rkey
+            && region.what.line.pd == qp.what.pd
+            && region.what.line.access.contains(need)
             && qp.what.access.contains(need);
         if !(connected && allowed) {
             return None;
         }
-        let offset = request.va.checked_sub(region.what.iova)?;
-        if offset.checked_add(request.len).is_none_or(|end| end > region.what.len) {
+        let offset = request.va.checked_sub(region.what.line.iova)?;
+        if offset.checked_add(request.len).is_none_or(|end| end > region.what.line.len) {
             return None;
         }
-        let addr = region.what.addr.checked_add(offset)?;
-        let atomic = need == Access::REMOTE_ATOMIC;
-        let carrier = match local.mode {
+        let theirs = region.what.line.addr.checked_add(offset)?;
+        let mapped = || remote.mapped(region.what.place?.checked_add(offset)?, request.len);
+        let kernel = || (remote.has_kernel() && need != Access::REMOTE_ATOMIC).then_some(theirs);
+        let (carrier, addr) = match local.mode {
             config::OneSided::Off => return None,
-            config::OneSided::Auto if remote.is_ours() => Carrier::Process,
-            _ if remote.has_kernel() && !atomic => Carrier::Kernel,
-            _ => return None,
+            config::OneSided::Auto if remote.is_ours() => (Carrier::Process, theirs),
+            config::OneSided::Auto => match mapped() {
+                Some(addr) => (Carrier::Mapped, addr),
+                None => (Carrier::Kernel, kernel()?),
+            },
+            config::OneSided::Kernel => (Carrier::Kernel, kernel()?),
         };
-        if atomic && !(request.va.is_multiple_of(8) && addr.is_multiple_of(8)) {
+        if need == Access::REMOTE_ATOMIC
+            && !(request.va.is_multiple_of(8) && addr.is_multiple_of(8))
+        {
             return None;
         }
         let count = self.count.fetch_add(1, Ordering::Relaxed);
@@ -278,7 +284,8 @@ impl Touch<'_> {
             let (src, dst) = if reads { (at, addr) } else { (addr, at) };
             // SAFETY: this side's range lies within a region of ours, which stays registered while `local` borrows the
             // table of regions; the target's lies within a region of a Host of this process, which waits for our slot
-            // before it lets go of it. Whoever registered them vouched for both, with the rights checked.
+            // before it lets go of it, or in the mapping of the target's arena, which stays. Whoever registered them
+            // vouched for them, with the rights checked.
             unsafe { copy::put(src, dst, len) }.ok()?;
             at += len as u64;
             left -= len;

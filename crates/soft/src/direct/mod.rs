@@ -7,10 +7,11 @@
 //! - The initiator says in a [hazard slot](slots) what it is about to touch, looks whether the lines are still
 //!   as they were, copies, and clears the slot. Who takes something away from its peers changes the line,
 //!   then [waits](watch) for the slots that name it. The rules of that are in [`protocol`].
-//! - [`initiator`] does it: in the same process, in memory that both have mapped, or by the kernel
+//! - [`initiator`] does it: in the same process, in memory that both have mapped ([`arena`]), or by the kernel
 //!   (process_vm_writev(2)). Wherever there is a doubt the request goes as packets, whose responder finds
 //!   what is wrong with it.
 
+pub(crate) mod arena;
 pub(crate) mod initiator;
 pub mod protocol;
 pub(crate) mod remote;
@@ -18,6 +19,7 @@ pub(crate) mod slots;
 pub(crate) mod table;
 pub(crate) mod watch;
 
+pub use arena::Memory;
 pub(crate) use initiator::{Initiator, Local};
 pub(crate) use remote::Remote;
 pub(crate) use table::Table;

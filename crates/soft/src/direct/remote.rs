@@ -4,6 +4,7 @@
 //! come of a lie is that this process writes to the wrong place in the liar's memory.
 
 use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use ironverbs_sys::peer::{self, Range};
@@ -23,6 +24,15 @@ pub(crate) struct Remote {
     ours: bool,
     /// The kernel copies between that process and this one.
     kernel: bool,
+    /// The process's arena, mapped when the first region in it is met; None where that is not possible.
+    arena: OnceLock<Option<Shared>>,
+}
+
+/// A region, and where in its process's arena it is.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Found {
+    pub(super) line: RegionLine,
+    pub(super) place: Option<u64>,
 }
 
 /// A line as it was when its sequence number was.
@@ -55,7 +65,7 @@ impl Remote {
         }
         let ours = table::is_ours(id);
         let kernel = probe(pid, &memory, id);
-        Ok(Remote { memory, pid, ours, kernel })
+        Ok(Remote { memory, pid, ours, kernel, arena: OnceLock::new() })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -96,11 +106,11 @@ impl Remote {
 
     /// The region in that line.
     #[inline]
-    pub(super) fn region(&self, index: usize) -> Option<Seen<RegionLine>> {
+    pub(super) fn region(&self, index: usize) -> Option<Seen<Found>> {
         let at = table::region_at(index)?;
         let number = self.begin(at)?;
         let access = self.word(at + line::ACCESS);
-        let what = RegionLine {
+        let line = RegionLine {
             rkey: self.word(at + line::RKEY),
             pd: self.word(at + line::PD),
             access: Access::from_bits_truncate(access),
@@ -108,7 +118,29 @@ impl Remote {
             len: self.long(at + line::LEN),
             iova: self.long(at + line::IOVA),
         };
+        let place = self.long(at + line::ARENA).checked_sub(1);
+        let what = Found { line, place };
         (access & PRESENT != 0).then_some(Seen { number, at, what })
+    }
+
+    /// Where `len` bytes at `offset` of the process's arena are in this one.
+    #[inline]
+    pub(super) fn mapped(&self, offset: u64, len: u64) -> Option<u64> {
+        let arena = self.arena.get_or_init(|| self.map_arena()).as_ref()?;
+        let inside = offset.checked_add(len).is_some_and(|end| end <= arena.len() as u64);
+        inside.then(|| arena.as_ptr() as u64 + offset)
+    }
+
+    #[cold]
+    fn map_arena(&self) -> Option<Shared> {
+        let number = self.word(header::ARENA).checked_sub(1)?;
+        let fd = process::open_descriptor(self.pid, number, true).ok()?;
+        // What is sealed against shrinking is there, all of it, and no more than a memfd.
+        let memfd = Memfd::received(fd).ok()?;
+        let size = usize::try_from(memfd.size().ok()?).ok()?;
+        let arena = Shared::map(&memfd, size, true).ok()?;
+        arena.keep_out_of_dumps().ok()?;
+        Some(arena)
     }
 
     /// The sequence number of the line at that byte.

@@ -16,6 +16,7 @@ use ironverbs_sys::shm::{Memfd, Shared};
 use ironverbs_transport::verbs::Access;
 use parking_lot::Mutex;
 
+use super::arena;
 use super::protocol::{self, Memory, Word};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"irondoor");
@@ -40,6 +41,8 @@ pub(super) mod header {
     pub(in crate::direct) const ID: usize = 16;
     /// Where the same number is in private memory of this process, for others to try whether they reach it.
     pub(in crate::direct) const PROBE: usize = 24;
+    /// The number of the arena's descriptor plus one; 0 while no region is in it.
+    pub(in crate::direct) const ARENA: usize = 32;
     /// Held by a thread for as long as the process lives and is this program.
     pub(in crate::direct) const LIFE: usize = 64;
 }
@@ -61,6 +64,8 @@ pub(super) mod line {
     pub(in crate::direct) const ADDR: usize = 16;
     pub(in crate::direct) const LEN: usize = 24;
     pub(in crate::direct) const IOVA: usize = 32;
+    /// Where it is in the arena, plus one; 0: it is not.
+    pub(in crate::direct) const ARENA: usize = 40;
 }
 
 /// In an access word: the line says something.
@@ -190,8 +195,16 @@ impl Table {
                 self.set_long(at + line::ADDR, region.addr);
                 self.set_long(at + line::LEN, region.len);
                 self.set_long(at + line::IOVA, region.iova);
+                self.set_long(at + line::ARENA, self.place(region).map_or(0, |place| place + 1));
             }
         });
+    }
+
+    /// Where the region is in the arena, of which peers are told with the first that is in it.
+    fn place(&self, region: &RegionLine) -> Option<u64> {
+        let (arena, offset) = arena::locate(region.addr, region.len)?;
+        self.set(header::ARENA, arena.number() + 1);
+        Some(offset)
     }
 
     #[inline]

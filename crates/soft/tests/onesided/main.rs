@@ -35,9 +35,30 @@ fn peer_process() {
         return stranger(pid.parse().unwrap());
     }
     let side = Side::new(host(port), MEMORY);
-    let (qp, there) = meet(&side);
+    let shared = Memory::allocate(MEMORY, true).unwrap();
+    let (addr, len) = (shared.addr(), shared.len() as u64);
+    // SAFETY: the process ends by `exit`, with the memory still there.
+    let mr = unsafe { side.pd.reg_mr(addr, len, addr, ALL) }.unwrap();
+    let (qp, there) = match words.contains(&"mapped") {
+        true => meet(&side, addr, mr.rkey()),
+        false => meet(&side, side.memory.addr(), side.mr.rkey()),
+    };
     match *words.as_slice() {
         ["target"] => {
+            told();
+        }
+        ["mapped"] => {
+            told();
+            mr.destroy().unwrap();
+            let read = || {
+                let mut bytes = vec![0; LONG as usize];
+                // SAFETY: within what was allocated.
+                unsafe { ironverbs_sys::mem::read(addr, &mut bytes) };
+                bytes
+            };
+            let then = read();
+            std::thread::sleep(Duration::from_millis(20));
+            say(if read() == then { "left alone" } else { "touched" });
             told();
         }
         ["exec"] => {
@@ -117,6 +138,54 @@ fn a_target_that_is_stopped_is_written_and_read() {
     // What is wrong with a request, packets find out.
     let bad = SendWr { rkey: there.rkey ^ 1, ..there.remote(5, WrOpcode::Write, 0) };
     assert_eq!(run(&side, &qp, &bad, &[side.sge(0, 8)]).status, WcStatus::RemAccessErr);
+}
+
+#[test]
+fn memory_that_both_have_mapped_takes_everything() {
+    let side = Side::new(host(48_020), MEMORY);
+    let mut target = Peer::start(48_020, "mapped");
+    let (qp, there) = target.connect(&side, &side.mr);
+    warm(&side, &qp, &there);
+    target.signal(SIGSTOP);
+    eventually("it stops", || process::is_stopped(target.pid()).unwrap());
+    let before = qp.counters();
+    for len in [1u32, 8, 1000, 65_536, 1_000_000] {
+        let data: Vec<u8> = (0..len).map(|i| (i.wrapping_mul(len) >> 3) as u8).collect();
+        side.fill(0, &data);
+        let wc = run(&side, &qp, &there.remote(1, WrOpcode::Write, 5), &[side.sge(0, len)]);
+        assert_eq!(wc.status, WcStatus::Success);
+        let into = side.sge(2 << 20, len);
+        let wc = run(&side, &qp, &there.remote(2, WrOpcode::Read, 5), &[into]);
+        assert_eq!((wc.status, wc.byte_len), (WcStatus::Success, len));
+        assert!(side.read(2 << 20, len as usize) == data, "{len} bytes");
+    }
+    side.fill(0, &40u64.to_ne_bytes());
+    let write = run(&side, &qp, &there.remote(3, WrOpcode::Write, 64), &[side.sge(0, 8)]);
+    let add = SendWr { compare_add: 2, ..there.remote(4, WrOpcode::FetchAdd, 64) };
+    let swap = SendWr { compare_add: 42, swap: 9, ..there.remote(5, WrOpcode::CompareSwap, 64) };
+    let added = run(&side, &qp, &add, &[side.sge(8, 8)]);
+    let swapped = run(&side, &qp, &swap, &[side.sge(16, 8)]);
+    let back = run(&side, &qp, &there.remote(6, WrOpcode::Read, 64), &[side.sge(24, 8)]);
+    assert_eq!([write, added, swapped, back].map(|wc| wc.status), [WcStatus::Success; 4]);
+    let values: Vec<_> = [40u64, 42, 9].iter().flat_map(|value| value.to_ne_bytes()).collect();
+    assert_eq!(side.read(8, 24), values);
+    let now = qp.counters();
+    assert_eq!(now.direct.mapped.messages - before.direct.mapped.messages, 14);
+    assert_eq!(now.tx_packets, before.tx_packets);
+    target.signal(SIGCONT);
+    // Its owner takes it back while it is written.
+    target.tell("back");
+    let mut fill = 0u8;
+    let status = loop {
+        fill = fill.wrapping_add(1);
+        side.fill(0, &vec![fill; LONG as usize]);
+        let wc = run(&side, &qp, &there.remote(7, WrOpcode::Write, 0), &[side.sge(0, LONG)]);
+        if wc.status != WcStatus::Success {
+            break wc.status;
+        }
+    };
+    assert_eq!(status, WcStatus::RemAccessErr);
+    assert_eq!(target.line(), "left alone");
 }
 
 #[test]

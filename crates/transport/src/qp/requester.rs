@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use super::Qp;
 use super::completion::local;
-use super::reference::References;
 use super::direct::Switch;
+use super::reference::References;
 use super::send_queue::{Data, Progress, SendQueue, SendWqe};
 use super::seq::Seq;
 use super::sg;
