@@ -143,6 +143,15 @@ impl<T> FdQueue<T> {
         self.fd.as_fd().as_raw_fd()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.lock().is_empty()
+    }
+
+    /// Whether the caller has made the descriptor O_NONBLOCK.
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.fd.is_nonblocking()
+    }
+
     pub(crate) fn push(&self, item: T) {
         let mut queue = self.queue.lock();
         queue.push_back(item);

@@ -198,14 +198,15 @@ impl Host {
         registry.map(Registry::members).unwrap_or_default()
     }
 
-    /// For the end of a program, and called by itself where one ends by exit(3): sends what was put off, and tells the
-    /// processes at the other ends of lanes that this one ends in good order, so that they do not take its death for a
+    /// For the end of a program, and called by itself where one ends by exit(3): sends what was put off, disconnects what
+    /// is connected by the connection manager, and tells the processes at the other ends of lanes that this one ends in good order, so that they do not take its death for a
     /// crash. Everything works on afterwards.
     pub fn farewell(&self) {
         if self.0.check().is_err() {
             return;
         }
         self.0.flush();
+        self.0.cm.farewell(&self.0);
         if let Some(lanes) = self.0.lanes() {
             lanes.pay();
             lanes.leave();

@@ -163,6 +163,27 @@ impl Inner {
         self.see_to(&lane);
     }
 
+    /// Gives the process in a slot a datagram that must arrive, while that process lives. False: there is no lane to it.
+    pub(crate) fn post_datagram(&self, slot: u16, path: &Path, packet: &Packet<'_>) -> bool {
+        let Some(lanes) = self.lanes().filter(|lanes| lanes.capable(slot)) else { return false };
+        let Ok(lane) = lanes.to(slot) else { return false };
+        let mut buffer = [0; LARGEST_DATAGRAM];
+        let Some((envelope, room)) = buffer.split_first_chunk_mut() else { return false };
+        Envelope(*path).emit(envelope);
+        let headers = packet.emit_header(room);
+        let end = headers + packet.payload.len();
+        let Some(payload) = room.get_mut(headers..end) else { return false };
+        payload.copy_from_slice(packet.payload);
+        let mut producer = lane.producer.lock();
+        if producer.is_closed() {
+            return false;
+        }
+        lane.send_surely(&mut producer, DATAGRAM, &buffer[..Envelope::LEN + end]);
+        wake(&lane, producer);
+        self.see_to(&lane);
+        true
+    }
+
     /// Sees that somebody is awake when a full lane has room for what was left with it.
     pub(crate) fn see_to(&self, lane: &Outbound) {
         if lane.owes() {

@@ -327,7 +327,9 @@ impl Receiver<'_> {
     fn management(&mut self, path: &Path, src_port: u16, bytes: &[u8]) {
         let Some(packet) = self.verify(path, src_port, bytes) else { return };
         let Ok(mad) = mad_of(&packet) else { return count(&self.host.received.malformed) };
-        let ours = self.group.is_none_or(|group| cm::is_ours(group, path, src_port, bytes, mad));
+        let ours = self
+            .group
+            .is_none_or(|group| cm::is_ours(self.host, group, path, src_port, bytes, &packet, mad));
         match ours {
             true => self.host.cm.receive(self.host, path, packet.bth.pkey, mad),
             false => count(&self.host.received.forwarded),
@@ -384,6 +386,13 @@ impl Receiver<'_> {
                     });
                 if !taken {
                     self.host.refuse(record.slot, qpn);
+                }
+            }
+            Content::Datagram(path, packet) if packet.bth.dest_qpn == GSI_QPN => {
+                // A copy: the sender may still write where this is.
+                match mad_of(&packet).copied() {
+                    Ok(mad) => self.host.cm.receive(self.host, &path, packet.bth.pkey, &mad),
+                    Err(_) => count(&self.host.received.malformed),
                 }
             }
             Content::Datagram(path, packet) => {
@@ -698,5 +707,6 @@ impl Worker {
             return;
         };
         registry.service(&mut |path, src_port, packet| host.take_packet(path, src_port, packet));
+        host.cm.mourn(host, &registry.take_dead());
     }
 }

@@ -104,6 +104,13 @@ impl EventFd {
         }
     }
 
+    /// Whether its user has set `O_NONBLOCK`.
+    pub fn is_nonblocking(&self) -> bool {
+        // SAFETY: takes no pointers.
+        let flags = unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_GETFL) };
+        flags >= 0 && flags & libc::O_NONBLOCK != 0
+    }
+
     /// Takes signals; with none pending waits for them, or fails if the descriptor has
     /// `O_NONBLOCK`, which its user may set at any time by fcntl(2).
     ///

@@ -76,6 +76,12 @@ impl Cm {
         }
     }
 
+    /// The peer is known to be gone, by other signs than its silence: forgets the connection, without a word to
+    /// anybody.
+    pub fn abandon(&mut self, conn: ConnId) {
+        self.remove(conn.0);
+    }
+
     /// Sends a REJ, and if the peer may yet ask again, keeps it for then.
     fn refuse(&mut self, now: Instant, id: u32, rej: Rej) {
         let Some(conn) = self.conns.get_mut(id) else { return };

@@ -9,6 +9,19 @@ use super::event::{Queued, Subject};
 use super::{CmError, CmEvent, CmId};
 use crate::Host;
 use crate::event::FdQueue;
+use crate::host::Inner;
+
+/// How long a reader makes progress itself before it sleeps, in nanoseconds: about what waking it costs.
+const LINGER: u64 = 50_000;
+
+/// Somebody sleeps whom only the background thread can wake.
+struct Awake<'a>(&'a Inner);
+
+impl Drop for Awake<'_> {
+    fn drop(&mut self) {
+        self.0.disarmed();
+    }
+}
 
 /// Where events are told (rdma_create_event_channel(3)). A process may have several.
 #[derive(Debug)]
@@ -46,6 +59,7 @@ impl EventChannel {
     pub fn next_event(&self) -> io::Result<CmEvent> {
         // A request whose listener has gone meanwhile; dropped only when the queue is not locked any more.
         let orphans = RefCell::new(Vec::new());
+        let _sleeps = self.linger();
         let mut event = self.queue.next(|mut queued| {
             let known = Subject::Known(Weak::new());
             let id = match std::mem::replace(&mut queued.id, known) {
@@ -61,6 +75,24 @@ impl EventChannel {
         })?;
         event.prepare();
         Ok(event)
+    }
+
+    /// Makes progress on this thread for a moment before it sleeps, as that often spares two threads their wake-ups.
+    /// While the result lives, the background thread does not leave the work to others.
+    fn linger(&self) -> Option<Awake<'_>> {
+        let host = &self.host.0;
+        if !self.queue.is_empty() || self.queue.is_nonblocking() || host.is_simulated() {
+            return None;
+        }
+        let start = host.now();
+        while host.clock.real(host.now().since(start)) < LINGER {
+            host.poll_inline();
+            if !self.queue.is_empty() {
+                return None;
+            }
+        }
+        host.armed();
+        Some(Awake(host))
     }
 
     pub(super) fn push(&self, event: Queued) {

@@ -17,6 +17,7 @@ use super::id::{Call, Phase};
 use super::manager::Session;
 use super::resolve::RATE;
 use super::{CmEventKind, CmId, ConnParam, Ece, EventParam, PathRecord, Route, UdParam};
+use crate::registry::{self, Tenancy};
 
 impl Session<'_> {
     pub(super) fn happened(&mut self, event: Event) {
@@ -118,6 +119,8 @@ impl Session<'_> {
             return Err(RejReason::InvalidMtu);
         }
         let psn = self.random_psn();
+        let process = self.process(&request.path.dst, request.remote_qpn);
+        let ece = ece(request.ece);
         let id = CmId::new_child(&listener, qp_type);
         {
             let mut state = id.state.lock();
@@ -147,6 +150,8 @@ impl Session<'_> {
                 complete: true,
             });
             state.call = Some(Call::Conn(request.conn));
+            state.process = process;
+            state.peer_ece = ece;
         }
         id.name(&listener, place, &request.path, request.ip.as_ref());
         self.core.conns.insert(request.conn, id.me.clone());
@@ -160,8 +165,38 @@ impl Session<'_> {
             srq: request.srq,
             qp_num: request.remote_qpn,
         };
-        offer(&listener, id, EventParam::Conn(param));
+        offer(&listener, id, EventParam::Conn(param), ece);
         Ok(())
+    }
+
+    /// The process of this host that a peer's queue pair belongs to; its death is noticed from here on.
+    fn process(&self, gid: &Gid, qpn: u32) -> Option<Tenancy> {
+        let registry = self.host.registry().filter(|_| self.host.is_local(gid))?;
+        registry.watch(registry::slot_of(qpn))
+    }
+
+    /// Processes of this host are dead: so are the connections to them.
+    pub(super) fn mourn(&mut self, dead: &[Tenancy]) {
+        let all: Vec<_> = self.core.conns.iter().map(|(conn, id)| (*conn, id.clone())).collect();
+        for (conn, id) in all {
+            let Some(id) = self.upgrade(Some(&id)) else { continue };
+            let (phase, process) = {
+                let state = id.state.lock();
+                (state.phase, state.process)
+            };
+            if !process.is_some_and(|process| dead.contains(&process)) {
+                continue;
+            }
+            self.cm().abandon(conn);
+            self.core.conns.remove(&conn);
+            match phase {
+                Phase::Connected | Phase::Replied | Phase::Disconnecting => {
+                    id.over(CmEventKind::Disconnected, 0, EventParam::None);
+                }
+                Phase::Disconnected => id.over(CmEventKind::TimewaitExit, 0, EventParam::None),
+                _ => id.over(CmEventKind::Unreachable, SILENT, EventParam::None),
+            }
+        }
     }
 
     /// Who listens, if the request may come to it, and where it came to.
@@ -201,15 +236,20 @@ impl Session<'_> {
         }
         self.core.sidrs.insert(request.sidr, id.me.clone());
         let private_data = request.private_data().to_vec();
-        offer(&listener, id, EventParam::Ud(UdParam { private_data, ..UdParam::default() }));
+        let param = UdParam { private_data, ..UdParam::default() };
+        offer(&listener, id, EventParam::Ud(param), Ece::default());
     }
 
     fn replied(&mut self, reply: &Reply) {
         let id = self.core.conns.get(&reply.conn).cloned();
         let Some(id) = self.upgrade(id.as_ref()) else { return self.release(reply.conn) };
+        let process = id.peer_gid().and_then(|gid| self.process(&gid, reply.remote_qpn));
+        let ece = ece(reply.ece);
         {
             let mut state = id.state.lock();
             state.phase = Phase::Replied;
+            state.process = process;
+            state.peer_ece = ece;
             if let Some(link) = &mut state.link {
                 link.dest_qpn = reply.remote_qpn;
                 link.rq_psn = reply.starting_psn;
@@ -229,7 +269,7 @@ impl Session<'_> {
             srq: reply.srq,
             qp_num: reply.remote_qpn,
         };
-        id.raise(CmEventKind::ConnectResponse, 0, EventParam::Conn(param));
+        id.raise_with(CmEventKind::ConnectResponse, 0, EventParam::Conn(param), ece);
     }
 
     fn sidr_replied(&mut self, reply: &SidrReply) {
@@ -296,16 +336,20 @@ impl CmId {
 }
 
 /// Tells who listens of a request.
-fn offer(listener: &Arc<CmId>, id: Arc<CmId>, param: EventParam) {
+fn offer(listener: &Arc<CmId>, id: Arc<CmId>, param: EventParam, ece: Ece) {
     listener.channel().push(Queued {
         id: Subject::New(id),
         listen_id: Some(Arc::downgrade(listener)),
         kind: CmEventKind::ConnectRequest,
         status: 0,
         param,
-        ece: Ece::default(),
+        ece,
         tag: 0,
     });
+}
+
+fn ece(ece: ironverbs_wire::mad::cm::Ece) -> Ece {
+    Ece { vendor_id: ece.vendor_id, options: ece.options }
 }
 
 fn conn_param(private_data: &[u8]) -> EventParam {

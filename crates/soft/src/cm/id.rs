@@ -19,7 +19,7 @@ use super::multicast::Joined;
 use super::resolve::Waiting;
 use super::{CmError, CmEventKind, Ece, EventChannel, EventParam, PortSpace, Route};
 use crate::host::Inner;
-use crate::registry::Claim;
+use crate::registry::{Claim, Tenancy};
 use crate::{Device, Error, Host, Qp};
 
 /// An id of the connection manager (rdma_create_id(3)).
@@ -70,11 +70,14 @@ pub(super) struct State {
     pub(super) port: Option<u16>,
     pub(super) qp: Option<Arc<Qp>>,
     pub(super) ece: Ece,
+    pub(super) peer_ece: Ece,
     /// What the protocol knows it by.
     pub(super) call: Option<Call>,
     pub(super) listener: Option<ListenerId>,
     pub(super) backlog: u32,
     pub(super) link: Option<Link>,
+    /// The peer's process, if it is one of this host's.
+    pub(super) process: Option<Tenancy>,
     pub(super) groups: Vec<Joined>,
     /// Joins so far.
     pub(super) joins: u64,
@@ -97,10 +100,12 @@ impl State {
             port: None,
             qp: None,
             ece: Ece::default(),
+            peer_ece: Ece::default(),
             call: None,
             listener: None,
             backlog: 0,
             link: None,
+            process: None,
             groups: Vec::new(),
             joins: 0,
             removed: false,
@@ -397,7 +402,7 @@ impl CmId {
 
     /// The peer's options, after a request or response (rdma_get_remote_ece(3)).
     pub fn peer_ece(&self) -> Ece {
-        Ece::default()
+        self.state.lock().peer_ece
     }
 
     /// Moves it, with its unread events, to another channel (rdma_migrate_id(3)). Waits until the events read from
@@ -487,10 +492,13 @@ impl CmId {
     }
 
     pub(super) fn raise(&self, kind: CmEventKind, status: i32, param: EventParam) {
+        self.raise_with(kind, status, param, Ece::default());
+    }
+
+    /// Raises an event that tells of the peer's options.
+    pub(super) fn raise_with(&self, kind: CmEventKind, status: i32, param: EventParam, ece: Ece) {
         let id = Subject::Known(self.me.clone());
-        let event =
-            Queued { id, listen_id: None, kind, status, param, ece: Ece::default(), tag: 0 };
-        self.channel.lock().push(event);
+        self.channel.lock().push(Queued { id, listen_id: None, kind, status, param, ece, tag: 0 });
     }
 }
 

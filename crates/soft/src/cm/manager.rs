@@ -3,7 +3,7 @@
 //! One lock holds all of it. It comes after the progress engine's and before those of ids, queue pairs' senders,
 //! channels and timers; nobody takes it who holds one of those, or a queue pair's.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -13,10 +13,11 @@ use ironverbs_wire::Path;
 use ironverbs_wire::mad::Mad;
 use parking_lot::{Mutex, MutexGuard};
 
+use super::CmId;
 use super::ports::Ports;
-use super::{CmId, wire};
-use crate::host::Inner;
-use crate::registry::Registry;
+use super::wire::{self, Handed};
+use crate::host::{AT_EXIT, Inner};
+use crate::registry::{Registry, Tenancy};
 
 /// The number that the Host's timers know the connection manager by: the QPN of its queue pair.
 pub(crate) const TIMER: u32 = 1;
@@ -34,6 +35,8 @@ pub(crate) struct Manager {
     numbers: AtomicU64,
     ids: Mutex<HashMap<u64, Weak<CmId>>>,
     resolving: Mutex<Vec<Resolving>>,
+    /// Packets for other processes that wait for room in their mailboxes.
+    pub(super) waiting: Mutex<VecDeque<(u16, Handed)>>,
     core: Mutex<Core>,
 }
 
@@ -91,6 +94,7 @@ impl Manager {
 
     /// A timer is due.
     pub(crate) fn timeout(&self, host: &Inner, now: Instant) {
+        wire::hand_again(host);
         let due: Vec<_> =
             self.resolving.lock().extract_if(.., |waiting| waiting.at <= now).collect();
         for id in due.into_iter().filter_map(|waiting| waiting.id.upgrade()) {
@@ -115,6 +119,30 @@ impl Manager {
     /// The group was joined only now.
     pub(crate) fn joined(&self, registry: &Registry) {
         self.ports.announce(registry);
+    }
+
+    /// Processes of this host have died.
+    pub(crate) fn mourn(&self, host: &Inner, dead: &[Tenancy]) {
+        if !dead.is_empty() {
+            let mut session = self.session(host);
+            session.mourn(dead);
+            session.run();
+        }
+    }
+
+    /// The program ends: disconnects what is connected, takes back what waits.
+    pub(crate) fn farewell(&self, host: &Inner) {
+        let Some(core) = self.core.try_lock_for(AT_EXIT) else { return };
+        let mut session = Session { core, held: Vec::new(), host };
+        let conns: Vec<_> = session.core.conns.drain().map(|(conn, _)| conn).collect();
+        let sidrs: Vec<_> = session.core.sidrs.drain().map(|(sidr, _)| sidr).collect();
+        if conns.is_empty() && sidrs.is_empty() {
+            return;
+        }
+        let now = session.now();
+        conns.into_iter().for_each(|conn| session.cm().release(now, conn));
+        sidrs.into_iter().for_each(|sidr| session.cm().sidr_release(now, sidr));
+        session.run();
     }
 
     /// The interfaces have changed: tells those ids whose device is gone.

@@ -1,4 +1,7 @@
 //! QP1: how MADs leave and arrive.
+//!
+//! Between processes of this host they go through lanes, as other datagrams do, save that a full lane loses none; where
+//! there is no lane, by the registry's mail; all else by UDP.
 
 use ironverbs_mad::{Destination, Transmit, destination};
 use ironverbs_transport::device::Sink;
@@ -7,7 +10,7 @@ use ironverbs_wire::mad::cm::ServiceId;
 use ironverbs_wire::mad::{GSI_QPN, Mad, gmp};
 use ironverbs_wire::{Gid, ICRC_LEN, Packet, Path};
 
-use super::manager::SLOT_BITS;
+use super::manager::{SLOT_BITS, TIMER};
 use crate::config::DataPath;
 use crate::host::Inner;
 use crate::registry::Registry;
@@ -46,21 +49,75 @@ pub(super) fn send(host: &Inner, transmit: &Transmit, psn: u32) -> Sent {
     match addressee(registry, &transmit.path.dst, &transmit.mad) {
         For::Us => Sent::Here,
         For::Slot(slot) => {
-            let bytes = whole(host, &transmit.path, &packet);
-            if !registry.hand_to(slot, &transmit.path, HANDED_PORT, &bytes) {
-                // Its mailbox is full, or it is gone: the socket is there in any case.
-                by_udp(host, &transmit.path, &packet);
+            if !host.post_datagram(slot, &transmit.path, &packet) {
+                let bytes = whole(host, &transmit.path, &packet);
+                hand(host, registry, slot, Handed::new(&transmit.path, HANDED_PORT, bytes));
             }
             Sent::Away
         }
         For::Everybody => {
-            registry.hand_to_all(
-                &transmit.path,
-                HANDED_PORT,
-                &whole(host, &transmit.path, &packet),
-            );
+            let bytes = whole(host, &transmit.path, &packet);
+            registry.hand_to_all(&transmit.path, HANDED_PORT, &bytes);
             Sent::Here
         }
+    }
+}
+
+/// A whole packet for another process of this host.
+#[derive(Debug)]
+pub(super) struct Handed {
+    path: Path,
+    src_port: u16,
+    bytes: Vec<u8>,
+}
+
+impl Handed {
+    fn new(path: &Path, src_port: u16, bytes: Vec<u8>) -> Handed {
+        Handed { path: *path, src_port, bytes }
+    }
+}
+
+/// Packets that may wait for room in mailboxes.
+const MOST_WAITING: usize = 4096;
+
+/// How soon a full mailbox is tried again, in nanoseconds.
+const AGAIN: u64 = 500_000;
+
+/// Mails a packet, or keeps it until there is room in the mailbox: those of Linux hold ten by default.
+fn hand(host: &Inner, registry: &Registry, slot: u16, handed: Handed) {
+    let mut waiting = host.cm.waiting.lock();
+    // In order.
+    let first = !waiting.iter().any(|(other, _)| *other == slot);
+    if first && registry.hand_to(slot, &handed.path, handed.src_port, &handed.bytes)
+        || waiting.len() >= MOST_WAITING
+        || !registry.has_tenant(slot)
+    {
+        return;
+    }
+    waiting.push_back((slot, handed));
+    drop(waiting);
+    host.add_timer(host.now().after(AGAIN), TIMER);
+}
+
+/// Mails what has waited for room.
+pub(super) fn hand_again(host: &Inner) {
+    let mut waiting = host.cm.waiting.lock();
+    let Some(registry) = host.registry().filter(|_| !waiting.is_empty()) else { return };
+    let mut full = Vec::new();
+    waiting.retain(|(slot, handed)| {
+        if full.contains(slot) {
+            return true;
+        }
+        let sent = registry.hand_to(*slot, &handed.path, handed.src_port, &handed.bytes);
+        let keep = !sent && registry.has_tenant(*slot);
+        if keep {
+            full.push(*slot);
+        }
+        keep
+    });
+    if !waiting.is_empty() {
+        drop(waiting);
+        host.add_timer(host.now().after(AGAIN), TIMER);
     }
 }
 
@@ -82,20 +139,24 @@ fn addressee(registry: &Registry, dst: &Gid, mad: &Mad) -> For {
 
 /// Whether a MAD that came to QP1's socket is for this process. If not, it is handed to whom it is for.
 pub(crate) fn is_ours(
+    host: &Inner,
     registry: &Registry,
     path: &Path,
     src_port: u16,
-    packet: &[u8],
+    bytes: &[u8],
+    packet: &Packet<'_>,
     mad: &Mad,
 ) -> bool {
     match addressee(registry, &path.dst, mad) {
         For::Us => true,
         For::Slot(slot) => {
-            registry.hand_to(slot, path, src_port, packet);
+            if !host.post_datagram(slot, path, packet) {
+                hand(host, registry, slot, Handed::new(path, src_port, bytes.to_vec()));
+            }
             false
         }
         For::Everybody => {
-            registry.hand_to_all(path, src_port, packet);
+            registry.hand_to_all(path, src_port, bytes);
             true
         }
     }

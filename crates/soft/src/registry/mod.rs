@@ -54,7 +54,7 @@ use crate::local::Lanes;
 use life::Coroner;
 use mail::Mail;
 use names::Names;
-pub(crate) use peers::{Peer, ding};
+pub(crate) use peers::{Peer, Tenancy, ding};
 pub(crate) use ports::Claim;
 pub(crate) use service::Membership;
 use table::Identity;
@@ -267,6 +267,11 @@ impl Registry {
         let mail = Mail::Packet { path: *path, src_port, bytes: packet };
         let name = member.coroner.names.mailbox(slot);
         name.and_then(|name| mail.send(&member.seat.mailbox, &name)).is_ok()
+    }
+
+    /// Whether a process is in the slot, as far as is known.
+    pub(crate) fn has_tenant(&self, slot: u16) -> bool {
+        self.member().is_some_and(|member| member.group.table.tenant(slot).is_some())
     }
 
     /// The same to all other processes.

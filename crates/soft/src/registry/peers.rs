@@ -1,13 +1,16 @@
 //! The other members as ends of lanes: who they are, how they are offered one, how they are woken.
 
+use std::collections::HashMap;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ironverbs_sys::process::PidFd;
+use ironverbs_sys::process::{ClosedOnFork, PidFd};
 use ironverbs_sys::unix::{Datagrams, Name};
+use parking_lot::Mutex;
 
+use super::Registry;
 use super::life::Life;
 use super::mail::{Mail, Offer};
 use super::service::Membership;
@@ -142,6 +145,68 @@ impl Membership {
             if let Ok(name) = self.mailbox(slot) {
                 ding(&self.seat.mailbox, &name);
             }
+        }
+    }
+}
+
+/// Processes whose death somebody wants to hear of, apart from those at the other ends of lanes.
+#[derive(Debug, Default)]
+pub(super) struct Wake {
+    watched: Mutex<HashMap<(u16, u32), Watched>>,
+    dead: Mutex<Vec<Tenancy>>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    // First, so that it is gone before the descriptor is closed.
+    _closed_on_fork: ClosedOnFork,
+    pidfd: PidFd,
+}
+
+/// Names a process: its slot, and which of the slot's tenants it is.
+pub(crate) type Tenancy = (u16, u32);
+
+impl Registry {
+    /// Who is in a slot now; its death is told by [`Registry::take_dead`] from here on. None: nobody, this process, or
+    /// one whose death cannot be learned of.
+    pub(crate) fn watch(&self, slot: u16) -> Option<Tenancy> {
+        let member = self.member().filter(|member| member.slot() != slot)?;
+        let tenant = member.tenant(slot)?;
+        let tenancy = (slot, tenant.tenure);
+        let mut watched = member.wake.watched.lock();
+        if watched.contains_key(&tenancy) {
+            return Some(tenancy);
+        }
+        match member.coroner.examine(slot, &tenant) {
+            Life::Alive(Some(pidfd)) => {
+                let closed_on_fork = ClosedOnFork::new(pidfd.as_fd()).ok()?;
+                member.watch_pidfd(&pidfd).ok()?;
+                watched.insert(tenancy, Watched { _closed_on_fork: closed_on_fork, pidfd });
+                Some(tenancy)
+            }
+            Life::Alive(None) => None,
+            Life::Dead => {
+                member.wake.dead.lock().push(tenancy);
+                Some(tenancy)
+            }
+        }
+    }
+
+    /// The processes watched that have died since the last call.
+    pub(crate) fn take_dead(&self) -> Vec<Tenancy> {
+        let Some(member) = self.member() else { return Vec::new() };
+        std::mem::take(&mut *member.wake.dead.lock())
+    }
+}
+
+impl Membership {
+    /// Finds those watched that are dead. Who has left is not, and is watched until it is.
+    pub(super) fn find_dead(&self) {
+        let mut watched = self.wake.watched.lock();
+        let gone = watched.extract_if(|_, watched| !watched.pidfd.alive());
+        for (tenancy, watched) in gone {
+            self.unwatch_pidfd(&watched.pidfd);
+            self.wake.dead.lock().push(tenancy);
         }
     }
 }

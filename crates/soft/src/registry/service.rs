@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use super::group::Group;
 use super::life::{Coroner, Life};
 use super::mail::{LONGEST, Mail};
+use super::peers::Wake;
 use super::seat::{MANAGEMENT_SLOT, Seat};
 use super::table::Tenant;
 use super::{Member, QpnBlock, SLOTS};
@@ -39,6 +40,7 @@ pub(crate) struct Membership {
     service: Mutex<Service>,
     claiming: Mutex<()>,
     epoll: Epoll,
+    pub(super) wake: Wake,
     /// QP1's socket.
     pub(super) management: RxSocket,
     pub(super) seat: Seat,
@@ -84,6 +86,7 @@ impl Membership {
             service: Mutex::new(service),
             claiming: Mutex::new(()),
             epoll,
+            wake: Wake::default(),
             management,
             seat,
             group,
@@ -106,6 +109,7 @@ impl Membership {
         }
         let asked = self.read_mail(&mut service.buffer, on_forwarded);
         self.lanes.look_for_deaths();
+        self.find_dead();
         let died = service.watch.as_ref().is_some_and(|watch| !watch.pidfd.alive());
         if asked || died {
             self.watch_next(&mut service);
@@ -183,6 +187,15 @@ impl Membership {
         Ok(Watch { _closed_on_fork: closed_on_fork, pidfd })
     }
 
+    pub(super) fn watch_pidfd(&self, pidfd: &PidFd) -> io::Result<()> {
+        self.epoll.add(pidfd.as_fd(), 0, Interest::READ)
+    }
+
+    pub(super) fn unwatch_pidfd(&self, pidfd: &PidFd) {
+        // A child by a raw clone(2) may hold a duplicate: closing alone would not end it.
+        let _ = self.epoll.remove(pidfd.as_fd());
+    }
+
     fn bury(&self, slot: u16, tenant: &Tenant) {
         let table = &self.group.table;
         let Ok((_lock, owner_died)) = table.lock(LOCK) else { return };
@@ -230,6 +243,7 @@ impl Membership {
             lanes,
             service,
             epoll,
+            wake,
             management,
             seat,
             group,
@@ -238,7 +252,7 @@ impl Membership {
         } = self;
         let own = seat.slot;
         drop(lanes);
-        drop((_closed_on_fork, service, claiming, epoll, management));
+        drop((_closed_on_fork, service, claiming, wake, epoll, management));
         // The names first: who takes the slot binds them.
         drop(seat);
         group.table.vacate(own);
