@@ -7,6 +7,7 @@ mod copies;
 mod machine;
 mod memory;
 mod net;
+mod onesided;
 mod ours;
 mod raw;
 mod simulated;
@@ -51,10 +52,15 @@ fn run(words: &[&str]) -> Outcome {
         ["role", "copy"] => raw::copy(),
         ["copies"] => copies::compare(),
         ["role", "handover"] => raw::handover(),
+        ["role", "mailbox", at, kind] => onesided::target(at, kind),
+        ["role", "mail", to, kind, rounds] => onesided::ping(to, kind, rounds.parse()?),
+        ["role", "word", at] => onesided::word(at),
+        ["role", "writev", to, rounds] => onesided::writev(to, rounds.parse()?),
+        ["onesided"] => one_sided(&Joined::new()?, 5),
         ["role", "memory"] => memory::measure(),
         [] => all(5),
         ["--rounds", n] => all(n.parse()?),
-        _ => Err("usage: benches [--rounds N] | benches copies".into()),
+        _ => Err("usage: benches [--rounds N] | benches copies | benches onesided".into()),
     }
 }
 
@@ -93,6 +99,7 @@ fn all(rounds: usize) -> Outcome {
     row("SEND 8 bytes round trip / spinning UDP round trip, time", &mut ping);
     row("SEND 8 bytes one way on one host / a cache line handed over, time", &mut near);
     row("SEND 64 KiB on one host / memcpy of one core, bytes per second", &mut copy);
+    one_sided(&joined, rounds)?;
     for loss in [0.001, 0.01, 0.05] {
         let share = simulated::goodput_share(loss)?;
         println!(
@@ -103,6 +110,28 @@ fn all(rounds: usize) -> Outcome {
     println!(
         "| resident memory of 1,000 connected QPs (128 + 128 requests), MiB | {memory:.1} | | |"
     );
+    Ok(())
+}
+
+/// WRITEs on one host, to the program's own memory and to memory that we allocated.
+fn one_sided(joined: &Joined, rounds: usize) -> Outcome {
+    let (mut own, mut shared) = (Vec::new(), Vec::new());
+    for round in 1..=rounds {
+        let raw = joined.together(&["word", net::A], &["writev", net::A, "100000"])?;
+        let ping = ["mail", net::A, "own", "100000"];
+        let ours = joined.together(&["mailbox", net::A, "own"], &ping)?;
+        eprintln!(
+            "round {round}: process_vm_writev {raw:.0} ns, WRITE 8 bytes {ours:.0} ns one way"
+        );
+        own.push(ours / raw);
+        let raw = net::alone(&["handover"])?;
+        let ping = ["mail", net::A, "shared", "100000"];
+        let ours = joined.together(&["mailbox", net::A, "shared"], &ping)?;
+        eprintln!("round {round}: cache line {raw:.0} ns, WRITE 8 bytes {ours:.0} ns one way");
+        shared.push(ours / raw);
+    }
+    row("WRITE 8 bytes one way on one host / one process_vm_writev, time", &mut own);
+    row("the same, to memory that we allocated / a cache line handed over, time", &mut shared);
     Ok(())
 }
 

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ironverbs_soft::*;
-use ironverbs_sys::mem::Mapping;
 
 use crate::Outcome;
 
-const PORT: u16 = 18_900;
+pub(crate) const PORT: u16 = 18_900;
 const MEMORY: usize = 1 << 20;
 const MESSAGE: u32 = 65_536;
 /// Requests kept outstanding.
@@ -27,7 +26,7 @@ pub(crate) struct End {
     pub(crate) cq: Arc<Cq>,
     pub(crate) qp: Arc<Qp>,
     pub(crate) mr: Arc<Mr>,
-    pub(crate) memory: Mapping,
+    pub(crate) memory: Memory,
 }
 
 pub(crate) const ACCESS: Access =
@@ -35,11 +34,16 @@ pub(crate) const ACCESS: Access =
 
 impl End {
     pub(crate) fn new(host: &Host) -> Outcome<End> {
+        End::with(host, false)
+    }
+
+    /// With memory that peers on the host can map, if `shared`.
+    pub(crate) fn with(host: &Host, shared: bool) -> Outcome<End> {
         let device = host.devices()?.into_iter().next().ok_or("no device")?;
         let context = device.open()?;
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(1024, None, 0)?;
-        let memory = Mapping::anonymous(MEMORY)?;
+        let memory = Memory::allocate(MEMORY, shared)?;
         // SAFETY: the mapping lives until the process ends.
         let mr = unsafe { pd.reg_mr(memory.addr(), MEMORY as u64, memory.addr(), ACCESS) }?;
         let cap = QpCap {
@@ -90,7 +94,7 @@ impl End {
     }
 
     /// Tells the peer where we are, hears where it is, and connects. Its memory.
-    fn exchange(&self, stream: &mut TcpStream) -> Outcome<(u64, u32)> {
+    pub(crate) fn exchange(&self, stream: &mut TcpStream) -> Outcome<(u64, u32)> {
         let gid = self.context.gid(1, 0)?.gid;
         let words = (self.qp.qpn(), self.memory.addr(), self.mr.rkey());
         writeln!(stream, "{} {} {} {gid}", words.0, words.1, words.2)?;
@@ -111,7 +115,7 @@ impl End {
         Sge { addr: self.memory.addr(), len, lkey: self.mr.lkey() }
     }
 
-    fn request(opcode: WrOpcode, (remote_addr, rkey): (u64, u32)) -> SendWr {
+    pub(crate) fn request(opcode: WrOpcode, (remote_addr, rkey): (u64, u32)) -> SendWr {
         SendWr {
             wr_id: 0,
             opcode,
@@ -128,7 +132,7 @@ impl End {
     }
 
     /// Completions of receives among those that are there.
-    fn poll(&self) -> Outcome<(u64, u64)> {
+    pub(crate) fn poll(&self) -> Outcome<(u64, u64)> {
         let (mut receives, mut sends, mut failed) = (0, 0, None);
         self.cq.poll(64, |wc| match (wc.status, wc.opcode) {
             (WcStatus::Success, WcOpcode::Recv) => receives += 1,

@@ -7,7 +7,7 @@ use crate::pair::{self, User};
 use crate::process::{Outcome, Program};
 use crate::{stage, tools, tree};
 
-const USAGE: &str = "usage: cargo xtask bench [ucx] [--rounds N] | cargo xtask bench copies";
+const USAGE: &str = "usage: cargo xtask bench [ucx] [--rounds N] | cargo xtask bench copies | cargo xtask bench onesided";
 
 /// What one program may take, from its start to its end.
 const WATCHDOG: Duration = Duration::from_secs(120);
@@ -20,7 +20,7 @@ pub(crate) fn command(arguments: &[String]) -> Outcome {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let number = |text: &str| text.parse().map_err(|_| USAGE);
     match words[..] {
-        ["copies"] => measure(&["copies"]),
+        ["copies" | "onesided"] => measure(&words),
         ["ucx"] => beside_ucx(5),
         ["ucx", "--rounds", rounds] => beside_ucx(number(rounds)?),
         [] => measure(&[]).and_then(|()| beside_ucx(5)),

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use common::*;
-use ironverbs_soft::config::DataPath;
+use ironverbs_soft::config::{DataPath, OneSided};
 use ironverbs_soft::*;
 
 /// Counts the allocations of each thread.
@@ -74,10 +74,32 @@ fn allocations(a: &Side, b: &Side, x: &Qp, y: &Qp, rounds: u32) -> u64 {
     COUNT.get() - before
 }
 
-fn assert_none(path: DataPath) {
+/// Allocations of this thread while it posts `rounds` of each kind of one-sided requests.
+fn one_sided_allocations(a: &Side, b: &Side, x: &Qp, rounds: u32) -> u64 {
+    let before = COUNT.get();
+    let opcodes = [WrOpcode::Write, WrOpcode::Read, WrOpcode::FetchAdd];
+    for round in 0..rounds {
+        for opcode in opcodes {
+            let len = if round % 2 == 0 || opcode == WrOpcode::FetchAdd { 8 } else { 60_000 };
+            let request =
+                SendWr { remote_addr: b.memory.addr(), rkey: b.mr.rkey(), ..wr(3, opcode) };
+            x.post_send(&request, Payload::Sges(&[a.sge(0, len)])).unwrap();
+            let (start, mut done) = (Instant::now(), 0);
+            while done == 0 {
+                done = a.cq.poll(16, |wc| assert_eq!(wc.status, WcStatus::Success)).unwrap();
+                b.cq.poll(16, |_| {}).unwrap();
+                assert!(start.elapsed() < Duration::from_secs(30));
+            }
+        }
+    }
+    COUNT.get() - before
+}
+
+fn assert_none(path: DataPath, onesided: OneSided) {
     let config = || {
         let mut config = Config::default();
         config.path.value = path;
+        config.onesided.value = onesided;
         config
     };
     let a = Side::new(Host::start(config()).unwrap(), 1 << 17);
@@ -88,14 +110,25 @@ fn assert_none(path: DataPath) {
     let some = allocations(&a, &b, &x, &y, 500);
     // A queue may still grow when the background thread comes between; what each message costs shows 1,000 times.
     assert!(some < 20, "{some} allocations for 1,000 messages");
+    one_sided_allocations(&a, &b, &x, 200);
+    let some = one_sided_allocations(&a, &b, &x, 500);
+    assert!(some < 20, "{some} allocations for 1,500 one-sided requests");
+    let direct = x.counters().direct.total().messages;
+    assert_eq!(direct > 900, path == DataPath::Auto && onesided != OneSided::Off);
 }
 
 #[test]
 fn messages_over_udp_allocate_nothing() {
-    assert_none(DataPath::Wire);
+    assert_none(DataPath::Wire, OneSided::Auto);
 }
 
 #[test]
 fn messages_through_shared_memory_allocate_nothing() {
-    assert_none(DataPath::Auto);
+    assert_none(DataPath::Auto, OneSided::Off);
+}
+
+#[test]
+fn one_sided_requests_without_packets_allocate_nothing() {
+    assert_none(DataPath::Auto, OneSided::Auto);
+    assert_none(DataPath::Auto, OneSided::Kernel);
 }

@@ -33,6 +33,11 @@ pub trait Memory {
     fn store(&self, word: Word, value: u64, order: Ordering);
     /// A fence of this order.
     fn fence(&self, order: Ordering);
+    /// Stores into [`Word::Slot`], with a sequentially consistent fence behind it.
+    fn publish(&self, value: u64) {
+        self.store(Word::Slot, value, Relaxed);
+        self.fence(Ordering::SeqCst);
+    }
 }
 
 /// The sequence number of a line, to be read before what it says; None: it is being written.
@@ -47,10 +52,9 @@ pub fn begin<M: Memory>(memory: &M, line: Word) -> Option<u64> {
 /// given, and do what they said until [`leave`]. False: something has changed, nothing may be touched.
 #[inline]
 pub fn enter<M: Memory>(memory: &M, name: u64, region: u64, qp: u64) -> bool {
-    memory.store(Word::Slot, name, Relaxed);
     // SYNC POINT: with the fence in `change`: either we see its number, or the owner sees our slot. It also
     // keeps the loads of what the lines say before the loads here.
-    memory.fence(Ordering::SeqCst);
+    memory.publish(name);
     let same = memory.load(Word::Watched, Relaxed) == 1
         && memory.load(Word::Region, Relaxed) == region
         && memory.load(Word::Qp, Relaxed) == qp;

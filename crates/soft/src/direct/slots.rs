@@ -4,7 +4,7 @@
 //! The target could write them, too: that would cheat nobody but itself.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use ironverbs_sys::shm::Shared;
 
@@ -50,17 +50,34 @@ impl Slots {
         Slots { memory, first, watched }
     }
 
+    #[inline]
     pub(crate) fn load(&self, slot: usize, order: Ordering) -> u64 {
         self.memory.load_u64(self.first + slot * STRIDE, order).unwrap_or(0)
     }
 
+    #[inline]
     pub(crate) fn store(&self, slot: usize, value: u64, order: Ordering) {
         if let Some(word) = self.memory.u64(self.first + slot * STRIDE) {
             word.store(value, order);
         }
     }
 
+    /// Stores, with a sequentially consistent fence behind it.
+    #[inline]
+    pub(crate) fn publish(&self, slot: usize, value: u64) {
+        if let Some(word) = self.memory.u64(self.first + slot * STRIDE) {
+            // An exchange is such a fence here, and quicker than a fence by itself.
+            if cfg!(target_arch = "x86_64") {
+                word.swap(value, Ordering::SeqCst);
+            } else {
+                word.store(value, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+            }
+        }
+    }
+
     /// Whether the target watches the slots.
+    #[inline]
     pub(crate) fn watched(&self, order: Ordering) -> bool {
         self.memory.load_u32(self.watched, order) == Some(1)
     }

@@ -40,6 +40,15 @@ impl Qp {
         })
     }
 
+    /// Has the device carry out what it can without packets, and no more than that: what
+    /// [`transmit`](Qp::transmit) would do first, without the time of day.
+    pub fn transmit_directly<D: Device + ?Sized>(&mut self, dev: &mut D) {
+        while self.has_next()
+            && self.requester.cursor == self.requester.started
+            && self.carry_out_directly(dev)
+        {}
+    }
+
     /// Offers the next request to the device. True: it is complete.
     pub(super) fn carry_out_directly<D: Device + ?Sized>(&mut self, dev: &mut D) -> bool {
         let index = self.requester.cursor;
@@ -48,10 +57,13 @@ impl Qp {
         let idle = index == self.sends.head()
             && requester.una == requester.next
             && requester.chunks.is_empty();
-        let Some(request) = self.one_sided(index).filter(|_| idle) else { return false };
+        if !idle || requester.switch.has_failed(index) {
+            return false;
+        }
+        let Some(request) = self.one_sided(index) else { return false };
         let (bytes, carrier) = (request.len, dev.carry_out(&request));
         let Some(carrier) = carrier else {
-            self.requester.switch.failed();
+            self.requester.switch.failed(index);
             return false;
         };
         self.counters.direct.count(carrier, bytes);
@@ -126,6 +138,8 @@ pub(super) struct Switch {
     waits: bool,
     /// The number after that of the last request begun that can only go as packets.
     packets: u64,
+    /// The number after that of the last request that the device did not carry out.
+    failed: u64,
     /// Requests to be begun before it is waited again: more with each disappointment.
     rest: u32,
     penalty: u32,
@@ -164,8 +178,14 @@ impl Switch {
         (self.waits, self.rest, self.penalty) = (false, 0, 0);
     }
 
-    fn failed(&mut self) {
+    /// Whether the request has been tried: what it is, packets find out.
+    fn has_failed(&self, index: u64) -> bool {
+        self.failed == index + 1
+    }
+
+    fn failed(&mut self, index: u64) {
         self.waits = false;
+        self.failed = index + 1;
         self.penalty = (self.penalty * 2).clamp(*Self::PENALTY.start(), *Self::PENALTY.end());
         self.rest = self.penalty;
     }

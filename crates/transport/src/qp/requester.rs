@@ -175,7 +175,7 @@ impl Qp {
     }
 
     /// Whether the next request packet may go now.
-    fn has_next(&self) -> bool {
+    pub(super) fn has_next(&self) -> bool {
         let requester = &self.requester;
         if !self.sends_requests()
             || requester.timers.is_paused()
