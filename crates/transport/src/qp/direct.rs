@@ -167,9 +167,10 @@ impl Switch {
     }
 
     /// A request was given its PSNs.
-    pub(super) fn started(&mut self, index: u64, needs_packets: bool) {
+    #[inline]
+    pub(super) fn started(&mut self, index: u64, one_sided: bool) {
         self.rest = self.rest.saturating_sub(1);
-        if needs_packets {
+        if !one_sided {
             self.packets = index + 1;
         }
     }

@@ -161,10 +161,11 @@ impl Qp {
         }
         while self.has_next() {
             if self.requester.cursor == self.requester.started {
-                if self.carry_out_directly(dev) {
+                let one_sided = self.sends.wqe(self.requester.cursor).is_one_sided();
+                if one_sided && self.carry_out_directly(dev) {
                     continue;
                 }
-                if self.waits_to_go_directly(dev) || !self.start(dev) {
+                if one_sided && self.waits_to_go_directly(dev) || !self.start(dev) {
                     break;
                 }
             }
@@ -222,13 +223,13 @@ impl Qp {
             return false;
         }
         let first = self.requester.next;
-        let packets = self.packets(self.sends.wqe(index).len);
+        let wqe = self.sends.wqe(index);
+        let (packets, one_sided) = (self.packets(wqe.len), wqe.is_one_sided());
         self.sends.wqe_mut(index).progress = Progress::Started { first, packets, answered: 0 };
         self.requester.at = first;
         self.requester.next = first.plus(packets);
         self.requester.started = index + 1;
-        let needs_packets = !self.sends.wqe(index).is_one_sided();
-        self.requester.switch.started(index, needs_packets);
+        self.requester.switch.started(index, one_sided);
         true
     }
 
