@@ -1,6 +1,7 @@
 //! Queue pairs on a simulated network, by topic.
 
 mod datagrams;
+mod direct;
 mod errors;
 mod faults;
 mod local;

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ironverbs_transport::device::{Atomic, Device, Piece, PullError, QpEvent, Queue, RecvWqe};
+use ironverbs_transport::device::{
+    Atomic, Carrier, Device, OneSided, Piece, PullError, QpEvent, Queue, RecvWqe,
+};
 use ironverbs_transport::verbs::{Access, Fault, Sge, Wc};
 
 /// A registered region, by its lkey and its rkey.
@@ -57,6 +59,13 @@ pub struct Memory {
     pub payload: Option<Vec<u8>>,
     /// How often what was named by reference was taken back.
     pub revoked: u64,
+    /// Whether requests are carried out without packets (nothing is moved): their PSN and length.
+    pub carries: bool,
+    /// It says that it would, and does not.
+    pub breaks_word: bool,
+    pub carried: Vec<(u32, u64)>,
+    /// Requests that were offered.
+    pub offered: u64,
 }
 
 pub const ALL: Access = Access::LOCAL_WRITE
@@ -162,6 +171,18 @@ impl Device for Memory {
         let range = region.range(va, src.len())?;
         region.bytes[range].copy_from_slice(src);
         Ok(())
+    }
+
+    fn carry_out(&mut self, request: &OneSided<'_>) -> Option<Carrier> {
+        self.offered += 1;
+        (self.carries && !self.breaks_word).then(|| {
+            self.carried.push((request.psn, request.len));
+            Carrier::Process
+        })
+    }
+
+    fn could_carry_out(&mut self, _: &OneSided<'_>) -> bool {
+        self.carries
     }
 
     fn atomic(&mut self, rkey: u32, va: u64, op: Atomic) -> Result<u64, Fault> {
