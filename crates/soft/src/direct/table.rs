@@ -4,6 +4,7 @@
 //! does not fit is reached by packets.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ironverbs_sys::clock::monotonic_ns;
 use ironverbs_sys::lock::{self, Kept};
 use ironverbs_sys::mem::Mapping;
-use ironverbs_sys::process::{self, ClosedOnFork};
+use ironverbs_sys::process::{self, ClosedOnFork, ForkGuard};
 use ironverbs_sys::shm::{Memfd, Shared};
 use ironverbs_transport::verbs::Access;
 use parking_lot::Mutex;
@@ -118,11 +119,18 @@ pub(crate) struct RegionLine {
 #[derive(Debug)]
 pub(crate) struct Table {
     memory: Arc<Shared>,
+    /// In a child of fork(2) it must not be dropped: the descriptor is closed, its number may be another's.
+    descriptor: ManuallyDrop<Descriptor>,
+    fork: ForkGuard,
+    id: u64,
+    probe: Mapping,
+}
+
+#[derive(Debug)]
+struct Descriptor {
     /// First, so that it is gone before the descriptor is closed.
     _closed_on_fork: ClosedOnFork,
     memfd: Memfd,
-    id: u64,
-    _probe: Mapping,
 }
 
 impl Table {
@@ -134,12 +142,13 @@ impl Table {
         unsafe { AtomicU64::from_ptr(probe.as_ptr().cast()) }.store(id, Ordering::Relaxed);
         lock::init(&memory, header::LIFE)?;
         let closed_on_fork = ClosedOnFork::new(memfd.as_fd())?;
-        let memory = Arc::new(memory);
-        let table = Table { memory, _closed_on_fork: closed_on_fork, memfd, id, _probe: probe };
+        let descriptor = ManuallyDrop::new(Descriptor { _closed_on_fork: closed_on_fork, memfd });
+        let (memory, fork) = (Arc::new(memory), ForkGuard::new()?);
+        let table = Table { memory, descriptor, fork, id, probe };
         table.set(header::VERSION, VERSION);
         table.set(header::LOCK_LAYOUT, lock::layout());
         table.set_long(header::ID, id);
-        table.set_long(header::PROBE, table._probe.addr());
+        table.set_long(header::PROBE, table.probe.addr());
         // SYNC POINT: with the load in `Remote::open`.
         if let Some(magic) = table.memory.u64(header::MAGIC) {
             magic.store(MAGIC, Ordering::Release);
@@ -150,7 +159,7 @@ impl Table {
 
     /// By what peers find it: its descriptor's number in this process, and its name.
     pub(crate) fn announcement(&self) -> (u32, u64) {
-        (self.memfd.as_fd().as_raw_fd() as u32, self.id)
+        (self.descriptor.memfd.as_fd().as_raw_fd() as u32, self.id)
     }
 
     /// Shows that this process lives, for as long as the calling thread does not drop what it gets.
@@ -223,7 +232,12 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
+        if self.fork.is_child() {
+            return;
+        }
         OURS.lock().retain(|id| *id != self.id);
+        // SAFETY: dropped here only, and not used afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.descriptor) };
     }
 }
 
