@@ -227,6 +227,10 @@ impl<T: Connected> Unconnected<T> {
         self.shared.raw().modify(&attr, mask)
     }
 
+    pub(crate) fn into_shared(self) -> QpShared {
+        self.shared
+    }
+
     /// What the peer needs to connect to this queue pair.
     ///
     /// # Errors

@@ -72,6 +72,10 @@ impl Devices {
         self.find("at all", |_| true)
     }
 
+    pub(crate) fn host(&self) -> &soft::Host {
+        &self.0
+    }
+
     fn find(&self, wanted: &str, is: impl Fn(&Device) -> bool) -> Result<Device, Error> {
         let devices = self.list()?;
         let present = devices.iter().map(|device| device.name().to_owned()).collect();
@@ -85,6 +89,10 @@ impl Devices {
 pub struct Device(Arc<soft::Device>);
 
 impl Device {
+    pub(crate) fn from_raw(raw: Arc<soft::Device>) -> Device {
+        Device(raw)
+    }
+
     /// Its name, as in `iron0`.
     pub fn name(&self) -> &str {
         self.0.name()

@@ -41,6 +41,9 @@ pub enum Error {
     /// A request was posted and failed.
     #[error(transparent)]
     Completion(#[from] CompletionError),
+    /// There is no connection.
+    #[error(transparent)]
+    Connection(#[from] crate::cm::Error),
 }
 
 fn list(names: &[String]) -> String {

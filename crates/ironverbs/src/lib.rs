@@ -37,7 +37,7 @@
 //!
 //! # Services
 //! [`Rc`], [`Uc`] and [`Ud`] are types: an operation that a service does not have does not compile. A connection is
-//! made by [`Unconnected::connect`] from the peer's [`Endpoint`].
+//! made by [`Unconnected::connect`] from the peer's [`Endpoint`], or by address and port: see [`cm`].
 //!
 //! # Errors
 //! What the caller did wrong shows when a request is posted ([`RequestError`]), with the buffers back at once; what
@@ -52,6 +52,7 @@
 mod ah;
 mod block;
 mod buffer;
+pub mod cm;
 #[cfg(doctest)]
 mod compile_fail;
 mod completion;

@@ -132,8 +132,13 @@ pub(crate) fn events_fd(context: &soft::Context) -> BorrowedFd<'_> {
     borrow(context.async_fd(), context)
 }
 
+/// The descriptor of an event channel, which is open as long as the channel.
+pub(crate) fn cm_fd(channel: &soft::cm::EventChannel) -> BorrowedFd<'_> {
+    borrow(channel.fd(), channel)
+}
+
 fn borrow<T>(fd: RawFd, _owner: &T) -> BorrowedFd<'_> {
-    // SAFETY: both callers pass the object that owns the descriptor and keeps it open until it is dropped; the
+    // SAFETY: all callers pass the object that owns the descriptor and keeps it open until it is dropped; the
     // result borrows that object.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }

@@ -143,6 +143,17 @@ impl<T> FdQueue<T> {
         self.fd.as_fd().as_raw_fd()
     }
 
+    /// As [`FdQueue::next`], but None instead of waiting.
+    pub(crate) fn try_next<U>(&self, take: impl Fn(T) -> Option<U>) -> io::Result<Option<U>> {
+        while self.fd.try_read()?.is_some() {
+            let mut queue = self.queue.lock();
+            if let Some(item) = queue.pop_front().and_then(&take) {
+                return Ok(Some(item));
+            }
+        }
+        Ok(None)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.lock().is_empty()
     }

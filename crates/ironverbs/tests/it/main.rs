@@ -1,6 +1,7 @@
 //! The API over the device of this machine, by topic.
 
 mod batches;
+mod connections;
 mod datagrams;
 mod devices;
 mod errors;

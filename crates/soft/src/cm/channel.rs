@@ -4,6 +4,9 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
 
 use super::event::{Queued, Subject};
 use super::{CmError, CmEvent, CmId};
@@ -28,6 +31,8 @@ impl Drop for Awake<'_> {
 pub struct EventChannel {
     host: Host,
     queue: FdQueue<Queued>,
+    /// Tasks that wait for an event.
+    wakers: Mutex<Vec<Waker>>,
 }
 
 impl EventChannel {
@@ -37,7 +42,8 @@ impl EventChannel {
     /// ENODEV: the Host has no device. Otherwise as eventfd(2).
     pub fn new(host: &Host) -> Result<Arc<EventChannel>, CmError> {
         super::address::require_device(host)?;
-        Ok(Arc::new(EventChannel { host: host.clone(), queue: FdQueue::new()? }))
+        let (queue, wakers) = (FdQueue::new()?, Mutex::default());
+        Ok(Arc::new(EventChannel { host: host.clone(), queue, wakers }))
     }
 
     /// Its Host.
@@ -57,24 +63,37 @@ impl EventChannel {
     ///
     /// [`CmEventKind::Established`]: super::CmEventKind::Established
     pub fn next_event(&self) -> io::Result<CmEvent> {
-        // A request whose listener has gone meanwhile; dropped only when the queue is not locked any more.
-        let orphans = RefCell::new(Vec::new());
+        let orphans = Orphans::default();
         let _sleeps = self.linger();
-        let mut event = self.queue.next(|mut queued| {
-            let known = Subject::Known(Weak::new());
-            let id = match std::mem::replace(&mut queued.id, known) {
-                Subject::Known(id) => id.upgrade()?,
-                Subject::New(id) => id,
-            };
-            let listener = queued.listen_id.as_ref().map(Weak::upgrade);
-            if let Some(None) = listener {
-                orphans.borrow_mut().push(id);
-                return None;
-            }
-            Some(CmEvent::hand_out(queued, id, listener.flatten()))
-        })?;
+        let mut event = self.queue.next(|queued| orphans.hand_out(queued))?;
         event.prepare();
         Ok(event)
+    }
+
+    /// The next event if there is one, whatever the descriptor's mode.
+    pub fn try_next_event(&self) -> io::Result<Option<CmEvent>> {
+        let orphans = Orphans::default();
+        let mut event = self.queue.try_next(|queued| orphans.hand_out(queued))?;
+        if let Some(event) = &mut event {
+            event.prepare();
+        }
+        Ok(event)
+    }
+
+    /// The next event, for a future: the task is woken when there is one.
+    pub fn poll_event(&self, cx: &mut Context<'_>) -> Poll<io::Result<CmEvent>> {
+        {
+            let mut wakers = self.wakers.lock();
+            if !wakers.iter().any(|known| known.will_wake(cx.waker())) {
+                wakers.push(cx.waker().clone());
+            }
+        }
+        // Looked at after the waker is there: what comes from now on wakes it.
+        match self.try_next_event() {
+            Ok(Some(event)) => Poll::Ready(Ok(event)),
+            Ok(None) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
     }
 
     /// Makes progress on this thread for a moment before it sleeps, as that often spares two threads their wake-ups.
@@ -97,6 +116,8 @@ impl EventChannel {
 
     pub(super) fn push(&self, event: Queued) {
         self.queue.push(event);
+        let wakers = std::mem::take(&mut *self.wakers.lock());
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Takes out the unread events of an id; of one that listens, the requests to it.
@@ -110,5 +131,26 @@ impl EventChannel {
     /// Takes out the unread events of one join.
     pub(super) fn take_tagged(&self, id: &CmId, tag: u64) {
         drop(self.queue.remove(|event| event.tag == tag && event.id.is(id)));
+    }
+}
+
+/// Requests whose listener has gone meanwhile. They are dropped only when the queue is not locked any more.
+#[derive(Default)]
+struct Orphans(RefCell<Vec<Arc<CmId>>>);
+
+impl Orphans {
+    /// The event, if there is still somebody whom it is about.
+    fn hand_out(&self, mut queued: Queued) -> Option<CmEvent> {
+        let known = Subject::Known(Weak::new());
+        let id = match std::mem::replace(&mut queued.id, known) {
+            Subject::Known(id) => id.upgrade()?,
+            Subject::New(id) => id,
+        };
+        let listener = queued.listen_id.as_ref().map(Weak::upgrade);
+        if let Some(None) = listener {
+            self.0.borrow_mut().push(id);
+            return None;
+        }
+        Some(CmEvent::hand_out(queued, id, listener.flatten()))
     }
 }
