@@ -1,7 +1,7 @@
 //! Completion queues.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use ironverbs_transport::verbs::{Wc, WcStatus};
@@ -54,6 +54,8 @@ pub struct Cq {
     entries: Mutex<Entries>,
     /// Number of entries, readable without the lock: an empty poll takes none.
     len: AtomicUsize,
+    /// Copy of the entries' mark, likewise.
+    overrun: AtomicBool,
 }
 
 impl Cq {
@@ -96,6 +98,7 @@ impl Cq {
             channel: channel.cloned(),
             entries: Mutex::new(entries),
             len: AtomicUsize::new(0),
+            overrun: AtomicBool::new(false),
         }))
     }
 
@@ -121,7 +124,7 @@ impl Cq {
         if self.len.load(Ordering::Acquire) == 0 {
             self.context.inner().poll_inline();
             if self.len.load(Ordering::Acquire) == 0 {
-                return self.empty();
+                return if self.overrun.load(Ordering::Acquire) { self.empty() } else { Ok(0) };
             }
         }
         let mut entries = self.entries.lock();
@@ -196,6 +199,7 @@ impl Cq {
         }
         if entries.queue.len() >= entries.cqe {
             entries.overrun = true;
+            self.overrun.store(true, Ordering::Release);
             drop(entries);
             self.raise(EventKind::CqErr);
             self.context.inner().overran(self.me.clone());

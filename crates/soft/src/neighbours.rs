@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ironverbs_transport::device::{ByReference, Instant, Piece, Sink};
+use ironverbs_transport::device::{ByReference, Piece, Sink};
 use ironverbs_wire::{Gid, Packet, Path};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -20,6 +20,7 @@ use crate::direct::Thing;
 use crate::host::Inner;
 use crate::link::Sender;
 use crate::local::{Inbound, Lanes, Outbound, Producer};
+use crate::progress::Now;
 use crate::reference::{self, Cookie, Source};
 use crate::registry::{self, Registry};
 
@@ -42,7 +43,7 @@ const ABSENT: u8 = 3;
 const LARGEST_DATAGRAM: usize = Envelope::LEN + 64 + 4096;
 
 /// Bytes of a record that are looked at in private memory: all headers, and small packets whole.
-const HEAD: usize = 128;
+pub(crate) const HEAD: usize = 128;
 
 /// What the IP header would say, before a datagram.
 struct Envelope(Path);
@@ -90,7 +91,7 @@ impl Blocked {
 
     /// Lets them try again. Whether any of them found all the room it needs: one that still waits must not keep its
     /// process from yielding or sleeping, or the receiver may never run.
-    pub(crate) fn retry(&self, now: Instant) -> bool {
+    pub(crate) fn retry(&self, now: &mut Now<'_>) -> bool {
         if !self.any.load(Ordering::Relaxed) || !self.any.swap(false, Ordering::AcqRel) {
             return false;
         }
@@ -135,8 +136,12 @@ impl Inner {
         }
     }
 
-    /// Takes what has come by lanes. Whether there was anything.
-    pub(crate) fn take_records(&self, take: &mut dyn FnMut(&Record<'_>)) -> bool {
+    /// Takes what has come by lanes, the beginnings of records by way of `head`. Whether there was anything.
+    pub(crate) fn take_records(
+        &self,
+        head: &mut [u8; HEAD],
+        take: &mut dyn FnMut(&Record<'_>),
+    ) -> bool {
         let Some(lanes) = self.lanes() else { return false };
         let mut any = false;
         lanes.for_each_inbound(&mut |inbound: &mut Inbound| {
@@ -144,8 +149,7 @@ impl Inner {
                 // A lane that broke is taken away by its keeper.
                 let Ok(Some(record)) = inbound.consumer.next() else { break };
                 any = true;
-                let mut head = [0; HEAD];
-                let copied = record.copy_prefix(&mut head);
+                let copied = record.copy_prefix(head);
                 let (slot, pid, kind) = (inbound.slot, inbound.pid, record.kind);
                 take(&Record { slot, pid, kind, head: &head[..copied], bytes: record.bytes() });
                 inbound.consumer.release();

@@ -20,10 +20,10 @@ use ironverbs_wire::{ICRC_LEN, Packet, Path, peek_dest_qpn};
 use crate::Host;
 use crate::Qp;
 use crate::cm;
-use crate::host::{AT_EXIT, Inner};
+use crate::host::{AT_EXIT, Clock, Inner};
 use crate::link::max_ident;
 use crate::multicast;
-use crate::neighbours::{Content, Record};
+use crate::neighbours::{Content, HEAD, Record};
 use crate::qp::Left;
 use crate::registry::Registry;
 use crate::surroundings::Pull;
@@ -37,7 +37,7 @@ const UDP_HEADER: usize = 8;
 const WARM: u32 = 256;
 
 /// Rounds that may pass without a look at the socket while lanes are all there is: a look costs a system call.
-const SKIP: u32 = 8;
+const SKIP: u32 = 32;
 
 /// What polls that found nothing may cost before the core is offered to others: one that looked at the socket counts
 /// as `SKIP`. On a machine whose cores are all busy the peer may be waiting for this very core.
@@ -79,11 +79,20 @@ pub(crate) struct Engine {
     /// Rounds since the socket was looked at.
     skipped: u32,
     idle: u32,
+    /// Room for the beginning of a record.
+    head: [u8; HEAD],
 }
 
 impl Engine {
     pub(crate) fn new() -> Engine {
-        Engine { batch: RxBatch::new(DATAGRAMS), owing: Vec::new(), warm: 0, skipped: 0, idle: 0 }
+        Engine {
+            batch: RxBatch::new(DATAGRAMS),
+            owing: Vec::new(),
+            warm: 0,
+            skipped: 0,
+            idle: 0,
+            head: [0; HEAD],
+        }
     }
 }
 
@@ -145,27 +154,29 @@ impl Inner {
         let registry = self.wire.get().and_then(|wire| wire.registry.as_ref());
         let Some(registry) = registry else { return self.run_timers(self.clock.now()) };
         let mut did = false;
+        // Read before anything has come, when there is time for it.
+        let mut now = Now::of(&self.clock);
+        now.get();
         if !engine.owing.is_empty() {
-            let now = self.clock.now();
             for qp in engine.owing.drain(..) {
-                qp.settle(false, now);
+                qp.settle(false, &mut now);
             }
             did = true;
         }
-        did |= self.fail_overrun() | self.blocked.retry(self.clock.now());
+        did |= self.fail_overrun() | self.blocked.retry(&mut now);
         did |= self.lanes().is_some_and(|lanes| lanes.pay());
         let looks = engine.looks_at_socket();
-        let Engine { batch, owing, .. } = engine;
+        let Engine { batch, owing, head, .. } = engine;
         let mut receiver = Receiver {
             host: self,
             group: Some(registry),
             ifindex: 0,
-            now: self.clock.now(),
+            now,
             current: None,
             owing,
             defer,
         };
-        did |= self.take_records(&mut |record| receiver.record(record));
+        did |= self.take_records(head, &mut |record| receiver.record(record));
         self.mourn();
         // Silence counts only up to a moment before which everything that came has been taken: a thread that was off the
         // processor finds the answers it waited for in the socket.
@@ -175,7 +186,7 @@ impl Inner {
             // An error is the network's (ICMP) or the descriptor's; the retries of the transport deal with both.
             let received = registry.socket().recv_some(batch, DATAGRAMS).unwrap_or(0);
             if received > 0 {
-                receiver.now = self.clock.now();
+                receiver.now = Now::of(&self.clock);
                 batch.messages().for_each(|datagram| receiver.datagram(&datagram));
                 engine.warm = WARM;
                 did = true;
@@ -194,7 +205,7 @@ impl Inner {
             host: self,
             group: Some(registry),
             ifindex: 0,
-            now: self.clock.now(),
+            now: Now::of(&self.clock),
             current: None,
             owing: &mut owing,
             defer: false,
@@ -212,13 +223,12 @@ impl Inner {
 
     /// Takes a packet that did not come from the socket.
     pub(crate) fn take_packet(&self, path: &Path, src_port: u16, packet: &[u8]) {
-        let now = self.clock.now();
         let mut owing = Vec::new();
         let mut receiver = Receiver {
             host: self,
             group: None,
             ifindex: 0,
-            now,
+            now: Now::of(&self.clock),
             current: None,
             owing: &mut owing,
             defer: false,
@@ -262,6 +272,22 @@ impl Inner {
     }
 }
 
+/// The time, read when it is first asked for.
+pub(crate) struct Now<'a> {
+    clock: &'a Clock,
+    read: Option<Instant>,
+}
+
+impl Now<'_> {
+    pub(crate) fn of(clock: &Clock) -> Now<'_> {
+        Now { clock, read: None }
+    }
+
+    pub(crate) fn get(&mut self) -> Instant {
+        *self.read.get_or_insert_with(|| self.clock.now())
+    }
+}
+
 /// Takes the packets of a round to their queue pairs.
 struct Receiver<'a> {
     host: &'a Inner,
@@ -269,7 +295,7 @@ struct Receiver<'a> {
     group: Option<&'a Registry>,
     /// The interface that packets arrived on; 0: not known.
     ifindex: u32,
-    now: Instant,
+    now: Now<'a>,
     /// The QP of the last packet, to be settled when one for another comes.
     current: Option<Arc<Qp>>,
     owing: &'a mut Vec<Arc<Qp>>,
@@ -350,17 +376,17 @@ impl Receiver<'_> {
         }
         let Some(packet) = self.verify(path, src_port, bytes) else { return };
         for qp in members {
-            qp.handle_packet(&packet, path, udp_len(&packet), self.now);
+            qp.handle_packet(&packet, path, udp_len(&packet), self.now.get());
         }
     }
 
     /// Gives the current QP a packet.
-    fn deliver(&self, path: &Path, packet: &Packet<'_>) {
+    fn deliver(&mut self, path: &Path, packet: &Packet<'_>) {
         let Some(qp) = &self.current else { return };
         if qp.qp_type() == QpType::Ud && !qp.context().device().has_gid(&path.dst) {
             return count(&self.host.received.wrong_address);
         }
-        qp.handle_packet(packet, path, udp_len(packet), self.now);
+        qp.handle_packet(packet, path, udp_len(packet), self.now.get());
     }
 
     /// A record that came by a lane.
@@ -372,7 +398,7 @@ impl Receiver<'_> {
                     && self
                         .current
                         .as_ref()
-                        .is_some_and(|qp| qp.handle_record(record.slot, &packet, self.now));
+                        .is_some_and(|qp| qp.handle_record(record.slot, &packet, &mut self.now));
                 if !taken {
                     self.host.refuse(record.slot, qpn);
                 }
@@ -382,7 +408,7 @@ impl Receiver<'_> {
                 let pull = Pull { pid: record.pid, source };
                 let taken = self.select(qpn)
                     && self.current.as_ref().is_some_and(|qp| {
-                        qp.handle_reference(record.slot, &packet, pull, self.now)
+                        qp.handle_reference(record.slot, &packet, pull, &mut self.now)
                     });
                 if !taken {
                     self.host.refuse(record.slot, qpn);
@@ -429,7 +455,7 @@ impl Receiver<'_> {
 
     fn finish(&mut self) {
         if let Some(qp) = self.current.take()
-            && qp.settle(self.defer, self.now) == Left::Acks
+            && qp.settle(self.defer, &mut self.now) == Left::Acks
             && !self.owing.iter().any(|other| Arc::ptr_eq(other, &qp))
         {
             self.owing.push(qp);

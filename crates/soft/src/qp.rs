@@ -19,6 +19,7 @@ use crate::local::{Departure, Outbound};
 use crate::multicast::Attachments;
 use crate::neighbours::{DatagramSink, LOCAL_PACKET, LaneSink, LastSink};
 use crate::object::{self, Identity};
+use crate::progress::Now;
 use crate::surroundings::{Pull, Surroundings};
 use crate::xrcd::{Opened, Xrcd};
 use crate::{Context, Cq, Error, Pd, QpInit, Srq};
@@ -580,7 +581,7 @@ impl Qp {
     }
 
     /// Takes a packet that came by a lane from `slot`; false if it was not wanted.
-    pub(crate) fn handle_record(&self, slot: u16, packet: &Packet<'_>, now: Instant) -> bool {
+    pub(crate) fn handle_record(&self, slot: u16, packet: &Packet<'_>, now: &mut Now<'_>) -> bool {
         self.take_record(slot, packet, None, now)
     }
 
@@ -590,7 +591,7 @@ impl Qp {
         slot: u16,
         packet: &Packet<'_>,
         pull: Pull,
-        now: Instant,
+        now: &mut Now<'_>,
     ) -> bool {
         self.take_record(slot, packet, Some(pull), now)
     }
@@ -600,7 +601,7 @@ impl Qp {
         slot: u16,
         packet: &Packet<'_>,
         pull: Option<Pull>,
-        now: Instant,
+        now: &mut Now<'_>,
     ) -> bool {
         let mut state = self.state.lock();
         let State { transport, link: Link::Lane(lane), gone: false, .. } = &mut *state else {
@@ -617,10 +618,10 @@ impl Qp {
         if let Some(pull) = pull {
             let len = pull.source.len();
             surroundings.pull = Some(pull);
-            transport.handle_reference(packet, len, &from, now, &mut surroundings);
+            transport.handle_reference(packet, len, &from, now.get(), &mut surroundings);
         } else {
             // Of no account but for datagrams.
-            transport.handle_packet(packet, &from, 0, now, &mut surroundings);
+            transport.handle_packet(packet, &from, 0, now.get(), &mut surroundings);
         }
         // It lives, and takes our packets if it answers them.
         if packet.op.is_response() {
@@ -669,14 +670,21 @@ impl Qp {
     }
 
     /// After the packets of a batch: sends what they call for, except acknowledgements where `defer` is set.
-    pub(crate) fn settle(&self, defer: bool, now: Instant) -> Left {
+    pub(crate) fn settle(&self, defer: bool, now: &mut Now<'_>) -> Left {
         let mut state = self.state.lock();
-        if defer && !state.gone && state.transport.output() == Output::AcksOnly {
-            self.set_timer(&mut state);
-            return Left::Acks;
+        if state.gone {
+            return Left::Nothing;
         }
-        self.pump(&mut state, now);
-        Left::Nothing
+        let left = match state.transport.output() {
+            Output::None => Left::Nothing,
+            Output::AcksOnly if defer => Left::Acks,
+            Output::AcksOnly | Output::Data => {
+                self.transmit(&mut state, now.get());
+                Left::Nothing
+            }
+        };
+        self.set_timer(&mut state);
+        left
     }
 
     /// Destroys it, in whatever state (ibv_destroy_qp(3)): what is posted is dropped, its completions with it, and
