@@ -830,5 +830,8 @@ fn grant(init: &QpInit) -> Result<QpCap, Error> {
             return Err(Error::Limit { what, asked: asked.into(), max: max.into() });
         }
     }
+    // A request that holds so many SGEs holds as many bytes in their place. Programs count on it.
+    let in_place_of_sges = cap.max_send_sge * size_of::<Sge>() as u32;
+    cap.max_inline_data = cap.max_inline_data.max(in_place_of_sges.min(limits::INLINE));
     Ok(cap)
 }
