@@ -18,6 +18,7 @@ pub(crate) const IBVERBS_UTILS: Tool = tool("ibverbs-utils", "ibv_devinfo");
 pub(crate) const PERFTEST: Tool = tool("perftest", "ib_write_bw");
 pub(crate) const LIBFABRIC: Tool = tool("libfabric-bin", "fi_info");
 pub(crate) const UCX: Tool = tool("ucx-utils", "ucx_info");
+pub(crate) const RDMACM_UTILS: Tool = tool("rdmacm-utils", "rping");
 pub(crate) const QPERF: Tool = tool("qperf", "qperf");
 pub(crate) const VERBS_HEADERS: Tool = tool("libibverbs-dev", "/usr/include/infiniband/verbs.h");
 pub(crate) const CM_HEADERS: Tool = tool("librdmacm-dev", "/usr/include/rdma/rdma_cma.h");

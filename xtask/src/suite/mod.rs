@@ -4,6 +4,7 @@ mod build;
 mod capture;
 mod captured;
 pub(crate) mod case;
+mod cm;
 mod faults;
 mod host;
 mod instructions;
@@ -88,7 +89,7 @@ const fn seconds(count: u64) -> Duration {
 }
 
 /// In order: what is cheap and says most comes first.
-const STEPS: [Step; 18] = [
+const STEPS: [Step; 19] = [
     Step {
         name: "format",
         about: "cargo fmt --check",
@@ -178,6 +179,21 @@ const STEPS: [Step; 18] = [
         staged: true,
         root: true,
         run: perftest::run,
+    },
+    Step {
+        name: "cm",
+        about: "rdmacm-utils, perftest -R and qperf -cm 1: one host by every path, two hosts, IPv4 and IPv6, as root and as nobody",
+        budget: seconds(300),
+        needs: &[
+            tools::RDMACM_UTILS,
+            tools::PERFTEST,
+            tools::QPERF,
+            tools::IPROUTE,
+            tools::SETPRIV,
+        ],
+        staged: true,
+        root: true,
+        run: cm::run,
     },
     Step {
         name: "faults",

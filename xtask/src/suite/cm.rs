@@ -1,0 +1,211 @@
+//! The distribution's programs that find each other through the connection manager: rdmacm-utils, perftest with `-R`,
+//! qperf with `-cm 1`.
+
+use super::{Cases, host, seconds};
+use crate::netns::{End, Family, Joined, Namespace};
+use crate::pair::User;
+use crate::process::{Finished, Outcome, Program, pause};
+use crate::suite::case::Case;
+use std::time::{Duration, Instant};
+
+/// How long a server may take until it listens.
+const START: Duration = Duration::from_secs(10);
+
+/// A server and a client, `@` standing for the server's address.
+struct Pair {
+    name: &'static str,
+    server: &'static str,
+    client: &'static str,
+    /// How the server ends.
+    end: Ending,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Ending {
+    /// By itself, with success.
+    Itself,
+    /// Never: it is told to.
+    Told,
+}
+
+const fn pair(name: &'static str, server: &'static str, client: &'static str) -> Pair {
+    Pair { name, server, client, end: Ending::Itself }
+}
+
+const fn served(name: &'static str, server: &'static str, client: &'static str) -> Pair {
+    Pair { name, server, client, end: Ending::Told }
+}
+
+const UTILS: [Pair; 14] = [
+    pair("rping", "rping -s -a @ -v -V -C 20 -S 1000", "rping -c -a @ -v -V -C 20 -S 1000"),
+    served("rping-persistent", "rping -s -P -a @", "rping -c -a @ -C 20"),
+    pair("ucmatose", "ucmatose -b @ -c 3", "ucmatose -s @ -c 3"),
+    pair("ucmatose-ib", "ucmatose -b @ -c 3 -P ib", "ucmatose -s @ -c 3 -P ib"),
+    pair("ucmatose-large", "ucmatose -b @ -C 10 -S 65536", "ucmatose -s @ -C 10 -S 65536"),
+    pair("ucmatose-migrate", "ucmatose -b @ -m -t 32 -a 14", "ucmatose -s @ -m -t 32 -a 14"),
+    pair("udaddy", "udaddy -b @", "udaddy -s @"),
+    pair("udaddy-several", "udaddy -b @ -c 5 -C 10", "udaddy -s @ -c 5 -C 10"),
+    pair("rdma_client", "rdma_server", "rdma_client -s @"),
+    pair("rdma_xclient-rc", "rdma_xserver -c r", "rdma_xclient -s @ -c r"),
+    pair("rdma_xclient-xrc", "rdma_xserver -c x", "rdma_xclient -s @ -c x"),
+    served("cmtime", "cmtime -b @", "cmtime -s @ -c 10"),
+    served("cmtime-100", "cmtime -b @", "cmtime -s @ -c 100"),
+    pair("rping-blocking", "rping -s -a @ -C 3 -d", "rping -c -a @ -C 3 -d"),
+];
+
+/// These listen on IPv4's wildcard.
+fn only_v4(pair: &Pair) -> bool {
+    pair.server.starts_with("rdma_") && !pair.server.contains('@')
+}
+
+/// perftest offers no UC with `-R`.
+const PERFTEST: [Pair; 10] = [
+    pair("ib_send_bw", "ib_send_bw -F -R -a -n 50", "ib_send_bw -F -R -a -n 50 @"),
+    pair("ib_send_lat", "ib_send_lat -F -R -s 8 -n 200", "ib_send_lat -F -R -s 8 -n 200 @"),
+    pair(
+        "ib_send_bw-ud",
+        "ib_send_bw -F -R -c UD -s 1024 -n 200",
+        "ib_send_bw -F -R -c UD -s 1024 -n 200 @",
+    ),
+    pair(
+        "ib_send_lat-ud",
+        "ib_send_lat -F -R -c UD -s 1024 -n 200",
+        "ib_send_lat -F -R -c UD -s 1024 -n 200 @",
+    ),
+    pair("ib_write_bw", "ib_write_bw -F -R -a -n 50", "ib_write_bw -F -R -a -n 50 @"),
+    pair("ib_write_lat", "ib_write_lat -F -R -s 8 -n 200", "ib_write_lat -F -R -s 8 -n 200 @"),
+    pair("ib_read_bw", "ib_read_bw -F -R -a -n 50", "ib_read_bw -F -R -a -n 50 @"),
+    pair("ib_read_lat", "ib_read_lat -F -R -s 8 -n 200", "ib_read_lat -F -R -s 8 -n 200 @"),
+    pair("ib_atomic_bw", "ib_atomic_bw -F -R -n 200", "ib_atomic_bw -F -R -n 200 @"),
+    pair("ib_atomic_lat", "ib_atomic_lat -F -R -n 200", "ib_atomic_lat -F -R -n 200 @"),
+];
+
+const QPERF: [&str; 11] = [
+    "rc_bw",
+    "rc_bi_bw",
+    "rc_lat",
+    "rc_rdma_read_bw",
+    "rc_rdma_read_lat",
+    "rc_rdma_write_bw",
+    "rc_rdma_write_lat",
+    "rc_rdma_write_poll_lat",
+    "rc_compare_swap_mr",
+    "rc_fetch_add_mr",
+    "ver_rc_compare_swap",
+];
+
+pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
+    let alone = Namespace::new()?;
+    let joined = Joined::new(1500)?;
+    let [(root_name, root), (nobody_name, nobody)] = host::users()?;
+    let wire = User::own().on_path("wire");
+    for (name, user) in [(root_name, &root), (nobody_name, &nobody), ("root-by-wire", &wire)] {
+        for (family, address) in [("v4", "127.0.0.1"), ("v6", "::1")] {
+            for pair in UTILS.iter().filter(|pair| family == "v4" || !only_v4(pair)) {
+                cases.case(format!("{}-{family}-{name}", pair.name), seconds(60), |case| {
+                    pair.run(case, user, [&alone, &alone], address)
+                });
+            }
+        }
+        for pair in &PERFTEST {
+            cases.case(format!("{}-{name}", pair.name), seconds(60), |case| {
+                pair.run(case, user, [&alone, &alone], "127.0.0.1")
+            });
+        }
+    }
+    for family in Family::BOTH {
+        let address = Joined::address(End::A, family);
+        let places = [&joined.a, &joined.b];
+        for pair in UTILS.iter().filter(|pair| family == Family::V4 || !only_v4(pair)) {
+            let name = format!("{}-{}-two-hosts", pair.name, family.name());
+            cases.case(name, seconds(60), |case| pair.run(case, &root, places, address));
+        }
+    }
+    for (name, places, receiver, sender) in [
+        ("mckey-loopback", [&alone, &alone], "127.0.0.1", "127.0.0.1"),
+        (
+            "mckey-two-hosts",
+            [&joined.a, &joined.b],
+            Joined::address(End::A, Family::V4),
+            Joined::address(End::B, Family::V4),
+        ),
+    ] {
+        cases.case(name, seconds(60), |case| mckey(case, &root, places, receiver, sender));
+    }
+    for test in QPERF {
+        cases.case(format!("qperf-{test}"), seconds(60), |case| qperf(case, &root, &alone, test));
+    }
+    Ok(())
+}
+
+/// The program that a line of words is.
+fn program(user: &User, words: &str, address: &str) -> Program {
+    let mut words = words.split(' ').map(|word| if word == "@" { address } else { word });
+    let program = user.runs("stdbuf").args(["-oL", words.next().unwrap_or_default()]);
+    program.args(words)
+}
+
+impl Pair {
+    fn run(
+        &self,
+        case: &mut Case,
+        user: &User,
+        [server, client]: [&Namespace; 2],
+        address: &str,
+    ) -> Outcome {
+        let listening = case.start(&server.within(program(user, self.server, address)))?;
+        let client = client.within(program(user, self.client, address));
+        let started = Instant::now();
+        while !served_by(case, &client, started + START)? {
+            pause();
+        }
+        match self.end {
+            Ending::Itself => listening.wait(case.deadline())?.success().map(drop),
+            Ending::Told => Ok(()),
+        }
+    }
+}
+
+/// Runs a client; false when it was refused while the server may not listen yet.
+fn served_by(case: &mut Case, client: &Program, patience: Instant) -> Outcome<bool> {
+    let finished = case.start(client)?.wait(case.deadline())?;
+    if Instant::now() < patience && !finished.status.success() && refused(&finished) {
+        return Ok(false);
+    }
+    finished.success().map(|_| true)
+}
+
+/// Whether the output is that of a client that met nobody.
+fn refused(client: &Finished) -> bool {
+    let says = ["REJECTED", "refused", "UNREACHABLE"];
+    says.iter().any(|word| client.output.contains(word))
+}
+
+fn mckey(
+    case: &mut Case,
+    user: &User,
+    [to, from]: [&Namespace; 2],
+    receiver: &str,
+    sender: &str,
+) -> Outcome {
+    let group = "239.77.1.1";
+    let listen = format!("mckey -m {group} -b @");
+    let mut listening = case.start(&to.within(program(user, &listen, receiver)))?;
+    listening.wait_until("membership", case.deadline(), |running| {
+        running.output().contains("receiving data transfers")
+    })?;
+    let send = format!("mckey -m {group} -b @ -s");
+    case.run(&from.within(program(user, &send, sender)))?;
+    listening.wait(case.deadline())?.success().map(drop)
+}
+
+fn qperf(case: &mut Case, user: &User, place: &Namespace, test: &str) -> Outcome {
+    let mut server = case.start(&place.within(user.runs("qperf")))?;
+    crate::pair::wait_for_listener(&mut server, 19765, case.deadline())?;
+    let client = user.runs("qperf").args(["-t", "1", "-cm", "1", "127.0.0.1", test]);
+    let output = case.run(&place.within(client))?;
+    match output.contains(&format!("{test}:")) {
+        true => Ok(()),
+        false => Err("it shows no result".into()),
+    }
+}
