@@ -1,0 +1,375 @@
+/* Connections, both ends in one process, each with an event channel. */
+#include "../../ibverbs-tests/c/harness.h"
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+
+struct end {
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *id;
+};
+
+static struct sockaddr *loopback(uint16_t port)
+{
+	static struct sockaddr_in sin;
+	sin = (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = port,
+				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	return (struct sockaddr *)&sin;
+}
+
+static struct end end_of(enum rdma_port_space ps)
+{
+	struct end e = { .channel = rdma_create_event_channel() };
+	CHECK(e.channel);
+	EQUAL(rdma_create_id(e.channel, &e.id, &e, ps), 0);
+	return e;
+}
+
+/* The next event, which has to be of this kind and status; the caller acknowledges it. */
+static struct rdma_cm_event *next(struct end *e, enum rdma_cm_event_type kind, int status)
+{
+	struct rdma_cm_event *event;
+	EQUAL(rdma_get_cm_event(e->channel, &event), 0);
+	if (event->event != kind)
+		fprintf(stderr, "%s instead of %s\n", rdma_event_str(event->event),
+			rdma_event_str(kind));
+	EQUAL(event->event, kind);
+	EQUAL(event->status, status);
+	return event;
+}
+
+static void expect_event(struct end *e, enum rdma_cm_event_type kind, int status)
+{
+	EQUAL(rdma_ack_cm_event(next(e, kind, status)), 0);
+}
+
+static void no_event(struct end *e)
+{
+	struct pollfd fd = { .fd = e->channel->fd, .events = POLLIN };
+	EQUAL(poll(&fd, 1, 100), 0);
+}
+
+static void resolve(struct end *e, uint16_t port)
+{
+	EQUAL(rdma_resolve_addr(e->id, NULL, loopback(port), 2000), 0);
+	expect_event(e, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+	CHECK(e->id->verbs && e->id->pd);
+	EQUAL(e->id->port_num, 1);
+	EQUAL(rdma_resolve_route(e->id, 2000), 0);
+	expect_event(e, RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
+	EQUAL(e->id->route.num_paths, 1);
+	CHECK(e->id->route.path_rec && e->id->route.path_rec->mtu);
+}
+
+static struct end listener(enum rdma_port_space ps)
+{
+	struct end e = end_of(ps);
+	EQUAL(rdma_bind_addr(e.id, loopback(0)), 0);
+	CHECK(rdma_get_src_port(e.id));
+	EQUAL(rdma_listen(e.id, 4), 0);
+	return e;
+}
+
+static void with_qp(struct rdma_cm_id *id, enum ibv_qp_type type)
+{
+	struct ibv_qp_init_attr init = { .qp_type = type, .cap = { 4, 4, 1, 1, 0 } };
+	EQUAL(rdma_create_qp(id, NULL, &init), 0);
+	CHECK(id->qp && id->send_cq && id->recv_cq && id->send_cq_channel && id->recv_cq_channel);
+	CHECK(init.send_cq == id->send_cq && init.recv_cq == id->recv_cq);
+	EQUAL(rdma_create_qp(id, NULL, &init), -1);
+	EQUAL(errno, EINVAL);
+}
+
+static int state_of(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	EQUAL(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init), 0);
+	return attr.qp_state;
+}
+
+/* A request on its way to `server`; returns its event. */
+static struct rdma_cm_event *request(struct end *client, struct end *server,
+				     struct rdma_conn_param *param)
+{
+	resolve(client, rdma_get_src_port(server->id));
+	with_qp(client->id, IBV_QPT_RC);
+	EQUAL(state_of(client->id->qp), IBV_QPS_INIT);
+	EQUAL(rdma_connect(client->id, param), 0);
+	struct rdma_cm_event *event = next(server, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
+	CHECK(event->listen_id == server->id && event->id != server->id);
+	CHECK(event->id->verbs && event->id->context == server->id->context);
+	return event;
+}
+
+static struct rdma_cm_id *connect_both(struct end *client, struct end *server)
+{
+	struct rdma_cm_event *event = request(client, server, NULL);
+	struct rdma_cm_id *id = event->id;
+	with_qp(id, IBV_QPT_RC);
+	EQUAL(rdma_accept(id, NULL), 0);
+	EQUAL(rdma_ack_cm_event(event), 0);
+	expect_event(client, RDMA_CM_EVENT_ESTABLISHED, 0);
+	expect_event(server, RDMA_CM_EVENT_ESTABLISHED, 0);
+	EQUAL(client->id->qp->state, IBV_QPS_RTS);
+	EQUAL(state_of(client->id->qp), IBV_QPS_RTS);
+	EQUAL(state_of(id->qp), IBV_QPS_RTS);
+	return id;
+}
+
+static void end_id(struct rdma_cm_id *id)
+{
+	if (id->qp)
+		rdma_destroy_qp(id);
+	CHECK(!id->qp && !id->send_cq && !id->recv_cq);
+	EQUAL(rdma_destroy_id(id), 0);
+}
+
+static void a_message_arrives(void)
+{
+	struct end client = end_of(RDMA_PS_TCP), server = listener(RDMA_PS_TCP);
+	struct rdma_cm_id *id = connect_both(&client, &server);
+	static char in[64], out[64] = "hello";
+	struct ibv_mr *mr = rdma_reg_msgs(id, in, sizeof in);
+	CHECK(mr);
+	EQUAL(rdma_post_recv(id, in, in, sizeof in, mr), 0);
+	EQUAL(rdma_post_send(client.id, out, out, 6, NULL, IBV_SEND_INLINE | IBV_SEND_SIGNALED), 0);
+	struct ibv_wc wc;
+	EQUAL(rdma_get_send_comp(client.id, &wc), 1);
+	EQUAL(rdma_get_recv_comp(id, &wc), 1);
+	EQUAL(wc.status, IBV_WC_SUCCESS);
+	EQUAL(wc.byte_len, 6);
+	CHECK(!strcmp(in, "hello"));
+	EQUAL(rdma_dereg_mr(mr), 0);
+	EQUAL(rdma_get_dst_port(client.id), rdma_get_src_port(server.id));
+	EQUAL(rdma_get_dst_port(id), rdma_get_src_port(client.id));
+	/* Once per side, however often it is asked for. */
+	EQUAL(rdma_disconnect(client.id), 0);
+	EQUAL(state_of(client.id->qp), IBV_QPS_ERR);
+	expect_event(&server, RDMA_CM_EVENT_DISCONNECTED, 0);
+	expect_event(&client, RDMA_CM_EVENT_DISCONNECTED, 0);
+	rdma_disconnect(id);
+	rdma_disconnect(client.id);
+	no_event(&server);
+	end_id(id);
+	end_id(client.id);
+	EQUAL(rdma_destroy_id(server.id), 0);
+	rdma_destroy_event_channel(client.channel);
+	rdma_destroy_event_channel(server.channel);
+}
+
+static void resources_are_swapped(void)
+{
+	struct end client = end_of(RDMA_PS_TCP), server = listener(RDMA_PS_TCP);
+	struct rdma_conn_param param = { .responder_resources = 3, .initiator_depth = 5,
+					 .retry_count = 6, .rnr_retry_count = 4 };
+	struct rdma_cm_event *event = request(&client, &server, &param);
+	EQUAL(event->param.conn.responder_resources, 5);
+	EQUAL(event->param.conn.initiator_depth, 3);
+	EQUAL(event->param.conn.retry_count, 6);
+	EQUAL(event->param.conn.rnr_retry_count, 4);
+	EQUAL(event->param.conn.qp_num, client.id->qp->qp_num);
+	struct rdma_cm_id *id = event->id;
+	with_qp(id, IBV_QPT_RC);
+	struct rdma_conn_param reply = { .responder_resources = 2, .initiator_depth = 1 };
+	EQUAL(rdma_accept(id, &reply), 0);
+	EQUAL(rdma_ack_cm_event(event), 0);
+	event = next(&client, RDMA_CM_EVENT_ESTABLISHED, 0);
+	EQUAL(event->param.conn.responder_resources, 1);
+	EQUAL(event->param.conn.initiator_depth, 2);
+	EQUAL(rdma_ack_cm_event(event), 0);
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	EQUAL(ibv_query_qp(client.id->qp, &attr, IBV_QP_MAX_QP_RD_ATOMIC, &init), 0);
+	EQUAL(attr.max_rd_atomic, 2);
+	EQUAL(attr.max_dest_rd_atomic, 1);
+}
+
+static void too_many_resources(void)
+{
+	struct end client = end_of(RDMA_PS_TCP), server = listener(RDMA_PS_TCP);
+	resolve(&client, rdma_get_src_port(server.id));
+	struct ibv_device_attr limits;
+	EQUAL(ibv_query_device(client.id->verbs, &limits), 0);
+	struct rdma_conn_param param = { .responder_resources = limits.max_qp_rd_atom + 1 };
+	EQUAL(rdma_connect(client.id, &param), -1);
+	EQUAL(errno, EINVAL);
+}
+
+static void private_data(void)
+{
+	struct end client = end_of(RDMA_PS_TCP), server = listener(RDMA_PS_TCP);
+	char bytes[256];
+	memset(bytes, 'x', sizeof bytes);
+	resolve(&client, rdma_get_src_port(server.id));
+	with_qp(client.id, IBV_QPT_RC);
+	struct rdma_conn_param param = { .private_data = bytes, .private_data_len = 57 };
+	EQUAL(rdma_connect(client.id, &param), -1);
+	EQUAL(errno, EINVAL);
+	param.private_data_len = 7;
+	EQUAL(rdma_connect(client.id, &param), 0);
+	struct rdma_cm_event *event = next(&server, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
+	const char *data = event->param.conn.private_data;
+	EQUAL(event->param.conn.private_data_len, 56);
+	CHECK(!memcmp(data, "xxxxxxx", 7));
+	for (int i = 7; i < 56; i++)
+		EQUAL(data[i], 0);
+	with_qp(event->id, IBV_QPT_RC);
+	param.private_data_len = 197;
+	EQUAL(rdma_accept(event->id, &param), -1);
+	EQUAL(errno, EINVAL);
+	param.private_data_len = 196;
+	EQUAL(rdma_accept(event->id, &param), 0);
+	EQUAL(rdma_ack_cm_event(event), 0);
+	event = next(&client, RDMA_CM_EVENT_ESTABLISHED, 0);
+	EQUAL(event->param.conn.private_data_len, 196);
+	CHECK(!memcmp(event->param.conn.private_data, bytes, 196));
+	EQUAL(rdma_ack_cm_event(event), 0);
+}
+
+static void refusals(void)
+{
+	struct end client = end_of(RDMA_PS_TCP), server = listener(RDMA_PS_TCP);
+	struct rdma_cm_event *event = request(&client, &server, NULL);
+	EQUAL(rdma_reject(event->id, "because", 8), 0);
+	struct rdma_cm_id *id = event->id;
+	EQUAL(rdma_ack_cm_event(event), 0);
+	EQUAL(rdma_destroy_id(id), 0);
+	event = next(&client, RDMA_CM_EVENT_REJECTED, 28);
+	CHECK(!strcmp(event->param.conn.private_data, "because"));
+	EQUAL(event->param.conn.private_data_len, 148);
+	EQUAL(rdma_ack_cm_event(event), 0);
+	end_id(client.id);
+	/* Nobody listens. */
+	uint16_t port = rdma_get_src_port(server.id);
+	EQUAL(rdma_destroy_id(server.id), 0);
+	client = end_of(RDMA_PS_TCP);
+	resolve(&client, port);
+	with_qp(client.id, IBV_QPT_RC);
+	EQUAL(rdma_connect(client.id, NULL), 0);
+	expect_event(&client, RDMA_CM_EVENT_REJECTED, 8);
+}
+
+static void without_a_queue_pair(void)
+{
+	struct end client = end_of(RDMA_PS_TCP), server = listener(RDMA_PS_TCP);
+	resolve(&client, rdma_get_src_port(server.id));
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .cap = { 4, 4, 1, 1, 0 } };
+	init.send_cq = init.recv_cq = ibv_create_cq(client.id->verbs, 16, NULL, NULL, 0);
+	struct ibv_qp *own = ibv_create_qp(client.id->pd, &init);
+	struct ibv_qp *other = ibv_create_qp(client.id->pd, &init);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT };
+	int mask;
+	CHECK(own && other);
+	EQUAL(rdma_init_qp_attr(client.id, &attr, &mask), 0);
+	EQUAL(ibv_modify_qp(own, &attr, mask), 0);
+	struct rdma_conn_param param = { .qp_num = own->qp_num, .responder_resources = 1,
+					 .initiator_depth = 1, .retry_count = 7 };
+	EQUAL(rdma_connect(client.id, &param), 0);
+	struct rdma_cm_event *event = next(&server, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
+	EQUAL(event->param.conn.qp_num, own->qp_num);
+	for (enum ibv_qp_state state = IBV_QPS_INIT; state <= IBV_QPS_RTS; state++) {
+		attr.qp_state = state;
+		EQUAL(rdma_init_qp_attr(event->id, &attr, &mask), 0);
+		EQUAL(ibv_modify_qp(other, &attr, mask), 0);
+	}
+	param.qp_num = other->qp_num;
+	EQUAL(rdma_accept(event->id, &param), 0);
+	EQUAL(rdma_ack_cm_event(event), 0);
+	event = next(&client, RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
+	EQUAL(event->param.conn.qp_num, other->qp_num);
+	EQUAL(rdma_ack_cm_event(event), 0);
+	for (enum ibv_qp_state state = IBV_QPS_RTR; state <= IBV_QPS_RTS; state++) {
+		attr.qp_state = state;
+		EQUAL(rdma_init_qp_attr(client.id, &attr, &mask), 0);
+		EQUAL(ibv_modify_qp(own, &attr, mask), 0);
+	}
+	EQUAL(rdma_establish(client.id), 0);
+	expect_event(&server, RDMA_CM_EVENT_ESTABLISHED, 0);
+}
+
+static void datagrams(void)
+{
+	struct end client = end_of(RDMA_PS_UDP), server = listener(RDMA_PS_UDP);
+	resolve(&client, rdma_get_src_port(server.id));
+	with_qp(client.id, IBV_QPT_UD);
+	EQUAL(state_of(client.id->qp), IBV_QPS_RTS);
+	char bytes[181] = "who";
+	struct rdma_conn_param param = { .private_data = bytes, .private_data_len = 181 };
+	EQUAL(rdma_connect(client.id, &param), -1);
+	EQUAL(errno, EINVAL);
+	param.private_data_len = 180;
+	EQUAL(rdma_connect(client.id, &param), 0);
+	struct rdma_cm_event *event = next(&server, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
+	EQUAL(event->param.ud.private_data_len, 180);
+	CHECK(!strcmp(event->param.ud.private_data, "who"));
+	with_qp(event->id, IBV_QPT_UD);
+	param.private_data_len = 137;
+	EQUAL(rdma_accept(event->id, &param), -1);
+	EQUAL(errno, EINVAL);
+	param.private_data_len = 136;
+	EQUAL(rdma_accept(event->id, &param), 0);
+	uint32_t qpn = event->id->qp->qp_num;
+	EQUAL(rdma_ack_cm_event(event), 0);
+	event = next(&client, RDMA_CM_EVENT_ESTABLISHED, 0);
+	EQUAL(event->param.ud.private_data_len, 136);
+	EQUAL(event->param.ud.qp_num, qpn);
+	EQUAL(event->param.ud.qkey, RDMA_UDP_QKEY);
+	struct ibv_ah *ah = ibv_create_ah(client.id->pd, &event->param.ud.ah_attr);
+	CHECK(ah);
+	EQUAL(rdma_ack_cm_event(event), 0);
+}
+
+static void *acknowledge_later(void *event)
+{
+	usleep(100000);
+	EQUAL(rdma_ack_cm_event(event), 0);
+	return NULL;
+}
+
+static void destruction_waits_for_acknowledgements(void)
+{
+	struct end e = end_of(RDMA_PS_TCP);
+	EQUAL(rdma_resolve_addr(e.id, NULL, loopback(htons(1)), 2000), 0);
+	struct rdma_cm_event *event = next(&e, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+	pthread_t thread;
+	struct timespec before, after;
+	clock_gettime(CLOCK_MONOTONIC, &before);
+	EQUAL(pthread_create(&thread, NULL, acknowledge_later, event), 0);
+	EQUAL(rdma_destroy_id(e.id), 0);
+	clock_gettime(CLOCK_MONOTONIC, &after);
+	CHECK((after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000 >= 90);
+	EQUAL(pthread_join(thread, NULL), 0);
+	/* An id and an event are destroyed once. */
+	EQUAL(rdma_destroy_id(e.id), -1);
+	EQUAL(rdma_ack_cm_event(event), -1);
+}
+
+static void a_thousand_rounds(void)
+{
+	struct end server = listener(RDMA_PS_TCP);
+	for (int i = 0; i < 1000; i++) {
+		struct end client = end_of(RDMA_PS_TCP);
+		struct rdma_cm_id *id = connect_both(&client, &server);
+		EQUAL(rdma_disconnect(client.id), 0);
+		expect_event(&server, RDMA_CM_EVENT_DISCONNECTED, 0);
+		expect_event(&client, RDMA_CM_EVENT_DISCONNECTED, 0);
+		end_id(id);
+		end_id(client.id);
+		/* A leak of descriptors would show as one out of reach. */
+		CHECK(client.channel->fd < 64);
+		rdma_destroy_event_channel(client.channel);
+	}
+}
+
+static const struct test tests[] = {
+	TEST(a_message_arrives),
+	TEST(resources_are_swapped),
+	TEST(too_many_resources),
+	TEST(private_data),
+	TEST(refusals),
+	TEST(without_a_queue_pair),
+	TEST(datagrams),
+	TEST(destruction_waits_for_acknowledgements),
+	TEST(a_thousand_rounds),
+};
+MAIN(tests)
