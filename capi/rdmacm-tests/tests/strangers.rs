@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::sync::OnceLock;
 
 use ironverbs_capi_ibverbs_tests::{library_directory, text};
 use ironverbs_capi_rdmacm_tests::{build_program, on_libraries};
@@ -13,7 +14,9 @@ fn with_only(library: &str, case: &str) -> Output {
     let alone: PathBuf = scratch.join(format!("only-{library}-{}", std::process::id()));
     fs::create_dir_all(&alone).expect("a directory");
     fs::copy(library_directory(scratch).join(library), alone.join(library)).expect("a copy");
-    let mut command = on_libraries(build_program("stranger", scratch), scratch);
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let program = PROGRAM.get_or_init(|| build_program("stranger", scratch));
+    let mut command = on_libraries(program, scratch);
     command.env("LD_LIBRARY_PATH", &alone).arg(case).output().expect("the program starts")
 }
 
