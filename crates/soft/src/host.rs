@@ -42,6 +42,11 @@ static STARTED: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
 /// How long the end of a program waits for a lock that another thread holds.
 pub(crate) const AT_EXIT: Duration = Duration::from_millis(20);
 
+/// How often, and how far apart, the end of a program tries to send through a full lane what a peer is still owed: a peer
+/// that takes what is in the lane makes room within that time, and one that is stopped does not keep the program.
+const LAST_TRIES: u32 = 1000;
+const LAST_PAUSE: Duration = Duration::from_micros(100);
+
 /// Programs end right after their last completion, and their peers wait for what acknowledges it.
 fn farewell() {
     // In a fork the lock may be held for ever.
@@ -209,7 +214,13 @@ impl Host {
         self.0.flush();
         self.0.cm.farewell(&self.0);
         if let Some(lanes) = self.0.lanes() {
-            lanes.pay();
+            for _ in 0..LAST_TRIES {
+                lanes.pay();
+                if !lanes.owes() {
+                    break;
+                }
+                std::thread::sleep(LAST_PAUSE);
+            }
             lanes.leave();
         }
     }

@@ -223,6 +223,11 @@ impl<'a> Lanes<'a> {
         self.member.is_some_and(|member| member.lanes().pay())
     }
 
+    /// Whether something still waits for room that nobody else sends.
+    pub(crate) fn owes(&self) -> bool {
+        self.member.is_some_and(|member| member.lanes().owes())
+    }
+
     /// Peers are told where this process's table is, from now on.
     pub(crate) fn announce(&self, table: &Table) {
         if let Some(member) = self.member {

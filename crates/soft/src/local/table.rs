@@ -449,6 +449,11 @@ impl LaneTable {
         }
     }
 
+    /// Whether something still waits for room that nobody else sends.
+    pub(super) fn owes(&self) -> bool {
+        self.owing.load(Ordering::Acquire)
+    }
+
     /// Sends what found no room in lanes before. Whether any of it found some now.
     pub(super) fn pay(&self) -> bool {
         if !self.owing.load(Ordering::Relaxed) || !self.owing.swap(false, Ordering::AcqRel) {
