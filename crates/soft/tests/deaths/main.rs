@@ -109,10 +109,11 @@ fn what_was_asked_of_a_killed_process_fails_with_the_reason() {
         Peer::connect(side.host.config().udp_port.value, &side, &side.init(QpType::Rc), "idle x");
     joined.qp.post_recv(9, &[side.sge(0, 64)]).unwrap();
     peer.signal(SIGSTOP);
+    // Not READs, which need nothing of the peer: this side carries them out.
     for wr_id in 1..4 {
         joined
             .qp
-            .post_send(&joined.request(wr_id, WrOpcode::Read), Payload::Sges(&[side.sge(0, 8)]))
+            .post_send(&joined.request(wr_id, WrOpcode::Send), Payload::Sges(&[side.sge(0, 8)]))
             .unwrap();
     }
     peer.kill();
