@@ -14,6 +14,7 @@ use ironverbs_wire::mad::Mad;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::CmId;
+use super::grace::Early;
 use super::ports::Ports;
 use super::wire::{self, Handed};
 use crate::host::{AT_EXIT, Inner};
@@ -58,6 +59,8 @@ pub(super) struct Core {
     /// The deadline that the timers know of.
     timer: Option<Instant>,
     pub(super) psn: u32,
+    /// Requests that wait for a listener.
+    pub(super) early: Vec<Early>,
     random: fastrand::Rng,
 }
 
@@ -101,6 +104,7 @@ impl Manager {
             id.look_again(now);
         }
         let mut session = self.session(host);
+        session.look_for_listeners();
         if session.core.timer.is_some_and(|deadline| deadline <= now) {
             session.core.timer = None;
             session.cm().handle_timeout(ironverbs_mad::Instant(now.0));
@@ -111,8 +115,7 @@ impl Manager {
     /// A MAD that QP1 has received.
     pub(crate) fn receive(&self, host: &Inner, path: &Path, pkey: u16, mad: &Mad) {
         let mut session = self.session(host);
-        let now = session.now();
-        session.cm().handle_mad(now, path, pkey, mad);
+        session.take(path, pkey, mad);
         session.run();
     }
 
@@ -213,12 +216,11 @@ impl Session<'_> {
     /// Sends what is to be sent, and tells ids what has happened to them.
     pub(super) fn run(&mut self) {
         loop {
-            let now = self.now();
             if let Some(transmit) = self.cm().poll_transmit() {
                 let psn = self.core.psn;
                 self.core.psn = psn.wrapping_add(1) & 0xff_ffff;
                 if wire::send(self.host, &transmit, psn) == wire::Sent::Here {
-                    self.cm().handle_mad(now, &transmit.path, transmit.pkey, &transmit.mad);
+                    self.take(&transmit.path, transmit.pkey, &transmit.mad);
                 }
             } else if let Some(event) = self.cm().poll_event() {
                 self.happened(event);

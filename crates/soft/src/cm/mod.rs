@@ -12,6 +12,7 @@ mod channel;
 mod connect;
 mod error;
 mod event;
+mod grace;
 mod happen;
 mod id;
 mod manager;

@@ -63,6 +63,15 @@ pub(super) fn send(host: &Inner, transmit: &Transmit, psn: u32) -> Sent {
     }
 }
 
+/// Hands a MAD that has waited in this process to whom it is for.
+pub(super) fn hand_on(host: &Inner, path: &Path, pkey: u16, mad: &Mad) -> Sent {
+    let Some(registry) = host.registry() else { return Sent::Here };
+    let For::Slot(slot) = addressee(registry, &path.dst, mad) else { return Sent::Here };
+    let bytes = whole(host, path, &gmp(pkey, 0, mad));
+    hand(host, registry, slot, Handed::new(path, HANDED_PORT, bytes));
+    Sent::Away
+}
+
 /// A whole packet for another process of this host.
 #[derive(Debug)]
 pub(super) struct Handed {
