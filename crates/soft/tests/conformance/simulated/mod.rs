@@ -1,5 +1,6 @@
 //! What only a network that does as it is told can show: faults from a seed, and packets of strangers.
 
+mod connections;
 mod hostile;
 mod unreliable;
 mod weather;
