@@ -92,6 +92,46 @@ impl Memfd {
     pub fn size(&self) -> io::Result<u64> {
         Ok(File::from(self.0.try_clone()?).metadata()?.len())
     }
+
+    /// Reads up to `to.len()` bytes at `offset` without mapping them: what was never written costs no
+    /// memory, and reads as zero. Whoever writes meanwhile may be seen in part, word by word. Returns
+    /// how many bytes there were.
+    ///
+    /// # Errors
+    /// As pread(2).
+    pub fn read_at(&self, offset: u64, to: &mut [u8]) -> io::Result<usize> {
+        let at = offset_of(offset)?;
+        // SAFETY: the buffer is as long as the call is told.
+        let read = unsafe { libc::pread(self.0.as_raw_fd(), to.as_mut_ptr().cast(), to.len(), at) };
+        usize::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// From where on, at `offset` or behind it, there is something that was written; None: nothing.
+    ///
+    /// # Errors
+    /// As lseek(2).
+    pub fn next_written(&self, offset: u64) -> io::Result<Option<u64>> {
+        // SAFETY: no pointers; the position of the descriptor means nothing to anybody.
+        let found = unsafe { libc::lseek(self.0.as_raw_fd(), offset_of(offset)?, libc::SEEK_DATA) };
+        match u64::try_from(found) {
+            Ok(at) => Ok(Some(at)),
+            Err(_) => match io::Error::last_os_error() {
+                error if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+                error => Err(error),
+            },
+        }
+    }
+
+    /// Makes `len` bytes at `offset` zero and gives their memory back.
+    ///
+    /// # Errors
+    /// As fallocate(2).
+    pub fn clear(&self, offset: u64, len: u64) -> io::Result<()> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let (at, len) = (offset_of(offset)?, offset_of(len)?);
+        // SAFETY: no pointers. Mappings of the range read zeros from then on.
+        check(unsafe { libc::fallocate(self.0.as_raw_fd(), mode, at, len) }).map(drop)
+    }
 }
 
 /// Runs `f` in which the kernel may send this thread SIGXFSZ, which ends a program that does not
@@ -142,7 +182,11 @@ impl From<Memfd> for OwnedFd {
     }
 }
 
-/// A memfd mapped from its start.
+fn offset_of(bytes: u64) -> io::Result<libc::off_t> {
+    bytes.try_into().map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+/// A part of a memfd, mapped.
 #[derive(Debug)]
 pub struct Shared {
     base: NonNull<u8>,
@@ -161,9 +205,20 @@ impl Shared {
     /// # Errors
     /// InvalidData when the memfd is smaller; otherwise as mmap(2).
     pub fn map(memfd: &Memfd, len: usize, writable: bool) -> io::Result<Shared> {
-        if len == 0 || memfd.size()? < len as u64 {
+        Shared::map_at(memfd, 0, len, writable)
+    }
+
+    /// Maps `len` bytes from `offset` on, which is a multiple of the page size.
+    ///
+    /// # Errors
+    /// As [`Shared::map`].
+    pub fn map_at(memfd: &Memfd, offset: u64, len: usize, writable: bool) -> io::Result<Shared> {
+        let end = offset.checked_add(len as u64);
+        let size = memfd.size()?;
+        if len == 0 || end.is_none_or(|end| size < end) {
             return Err(io::ErrorKind::InvalidData.into());
         }
+        let offset = offset_of(offset)?;
         let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         // SAFETY: a new mapping at an address of the kernel's choice, of a file that cannot shrink
         // below it.
@@ -174,7 +229,7 @@ impl Shared {
                 protection,
                 libc::MAP_SHARED,
                 memfd.as_fd().as_raw_fd(),
-                0,
+                offset,
             )
         };
         if base == libc::MAP_FAILED {
@@ -302,6 +357,32 @@ mod tests {
             assert!(map.load_u64(offset, Ordering::Relaxed).is_none(), "{offset}");
         }
         assert!(map.u64(60).is_none());
+    }
+
+    #[test]
+    fn what_is_written_is_found_read_and_cleared_without_a_mapping() {
+        const SIZE: usize = 64 << 20;
+        let memfd = Memfd::create(c"test", SIZE).unwrap();
+        assert_eq!(memfd.next_written(0).unwrap(), None);
+        let at = 32 << 20;
+        let part = Shared::map_at(&memfd, at, 8192, true).unwrap();
+        part.u64(4096).unwrap().store(7, Ordering::Relaxed);
+        assert_eq!(memfd.next_written(0).unwrap(), Some(at + 4096));
+        assert_eq!(memfd.next_written(at + 8192).unwrap(), None);
+        let mut word = [1; 8];
+        assert_eq!(memfd.read_at(at + 4096, &mut word).unwrap(), 8);
+        assert_eq!(word, 7u64.to_ne_bytes());
+        assert_eq!(memfd.read_at(0, &mut word).unwrap(), 8);
+        assert_eq!(word, [0; 8]);
+        assert_eq!(memfd.read_at(SIZE as u64 - 4, &mut word).unwrap(), 4);
+        memfd.clear(at, 8192).unwrap();
+        assert_eq!(part.load_u64(4096, Ordering::Relaxed), Some(0));
+        // The load has made a page; nothing else is there.
+        assert_eq!(memfd.next_written(at + 8192).unwrap(), None);
+        for (offset, len) in [(SIZE as u64, 1), (u64::MAX, 1), (0, 0), (SIZE as u64 - 4096, 4097)] {
+            assert!(Shared::map_at(&memfd, offset, len, true).is_err());
+        }
+        assert!(Shared::map_at(&memfd, 1, 1, true).is_err());
     }
 
     #[test]
