@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use crate::context::limits;
 use crate::event::{AsyncEvent, EventCount, EventKind, EventSource};
 use crate::object::{self, Identity};
+use crate::status::Waiting;
 use crate::{Channel, Context, Error};
 
 /// Which completion the CQ waits for to raise an event.
@@ -242,8 +243,9 @@ impl Cq {
     /// Destroys it; Busy while a QP uses it; waits for unacknowledged events (ibv_destroy_cq(3)).
     pub fn destroy(&self) -> Result<(), Error> {
         self.release()?;
-        self.comp_events.wait();
-        self.async_events.wait();
+        let (host, handle) = (self.context.inner(), self.handle());
+        self.comp_events.wait(|| host.waiting(Waiting::Completions, handle));
+        self.async_events.wait(|| host.waiting(Waiting::Cq, handle));
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use ironverbs_sys::event::{EventFd, EventMode};
 use ironverbs_transport::device::QpEvent;
 use parking_lot::{Condvar, Mutex};
 
+use crate::status::Wait;
 use crate::{Cq, Qp, Srq};
 
 /// What happened (`enum ibv_event_type`).
@@ -110,15 +111,18 @@ impl EventCount {
     pub(crate) fn acknowledge(&self, n: u32) {
         let mut count = self.unacknowledged.lock();
         *count = count.saturating_sub(n);
-        if *count == 0 {
-            self.none_left.notify_all();
-        }
+        self.none_left.notify_all();
     }
 
-    /// Blocks until every event handed out is acknowledged, as the man pages of the destroy verbs ask.
-    pub(crate) fn wait(&self) {
+    /// Blocks until every event handed out is acknowledged, as the man pages of the destroy verbs ask; if it does,
+    /// `tell` says so to others.
+    pub(crate) fn wait<'a>(&self, tell: impl FnOnce() -> Option<Wait<'a>>) {
         let mut count = self.unacknowledged.lock();
+        let told = if *count > 0 { tell() } else { None };
         while *count > 0 {
+            if let Some(told) = &told {
+                told.remaining(*count);
+            }
             self.none_left.wait(&mut count);
         }
     }

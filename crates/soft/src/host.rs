@@ -32,6 +32,7 @@ use crate::progress::{Background, Engine, Kick, ReceiveCounters};
 use crate::qpn::QpTable;
 use crate::reference::{Cookie, Gauge};
 use crate::registry::{JoinError, JoinOptions, Member, Registry};
+use crate::status::Board;
 use crate::timers::Timers;
 use crate::xrcd::Domains;
 use crate::{AttrMask, Config, Cq, Device, Error, QpAttr, QpState};
@@ -103,6 +104,8 @@ pub(crate) struct Wire {
     senders: [Mutex<Sender>; 2],
     /// Membership in the group of this user's processes; none in a simulation.
     pub(crate) registry: Option<Registry>,
+    /// What this process tells the others of itself.
+    pub(crate) board: Option<Board>,
 }
 
 impl Wire {
@@ -112,7 +115,9 @@ impl Wire {
         registry: Option<Registry>,
     ) -> Wire {
         let sender = || Mutex::new(Sender::new(outlet.clone(), counters.clone()));
-        Wire { senders: [sender(), sender()], registry }
+        // Without it others see less, and what was done when this process ends may count as lost.
+        let board = registry.as_ref().and_then(|registry| registry.board().ok());
+        Wire { senders: [sender(), sender()], registry, board }
     }
 }
 
@@ -202,6 +207,18 @@ impl Host {
     pub fn members(&self) -> Vec<Member> {
         let registry = self.0.wire.get().and_then(|wire| wire.registry.as_ref());
         registry.map(Registry::members).unwrap_or_default()
+    }
+
+    /// Joins the processes of this user that have a device open, without opening one: for a process that only stays so
+    /// that their group does. Where it fails, [`Host::wire_problem`] tells why.
+    pub fn enroll(&self) -> Result<(), Error> {
+        self.0.check()?;
+        self.join()
+    }
+
+    /// Why packets can be neither sent nor received, if that was tried and failed.
+    pub fn wire_problem(&self) -> Option<String> {
+        self.0.wire_problem()
     }
 
     /// For the end of a program, and called by itself where one ends by exit(3): sends what was put off, disconnects what

@@ -31,6 +31,7 @@ mod reference;
 pub mod registry;
 pub mod sim;
 mod srq;
+mod status;
 mod surroundings;
 mod timers;
 mod xrcd;
@@ -50,6 +51,7 @@ pub use memory::Mr;
 pub use pd::{Pd, QpInit, SrqInit};
 pub use qp::{PostGuard, Qp};
 pub use srq::{Srq, SrqAttr};
+pub use status::{ProcessStatus, QpStatus, WaitStatus};
 pub use xrcd::Xrcd;
 
 pub use ironverbs_transport::qp::{Carried, Counters, Direct, ModifyError, Payload, PostError};

@@ -23,6 +23,7 @@ use crate::local::{Inbound, Lanes, Outbound, Producer};
 use crate::progress::Now;
 use crate::reference::{self, Cookie, Source};
 use crate::registry::{self, Registry};
+use crate::status::{Board, Wait, Waiting};
 
 /// Payload bytes of a packet on a lane.
 pub(crate) const LOCAL_PACKET: usize = 16 * 1024;
@@ -113,6 +114,15 @@ impl Blocked {
 impl Inner {
     pub(crate) fn registry(&self) -> Option<&Registry> {
         self.wire.get()?.registry.as_ref()
+    }
+
+    pub(crate) fn board(&self) -> Option<&Board> {
+        self.wire.get()?.board.as_ref()
+    }
+
+    /// Tells others that a verb waits.
+    pub(crate) fn waiting(&self, kind: Waiting, object: u32) -> Option<Wait<'_>> {
+        self.board().map(|board| board.wait(kind, object))
     }
 
     pub(crate) fn lanes(&self) -> Option<Lanes<'_>> {

@@ -1,5 +1,7 @@
 //! Queue pairs.
 
+mod ends;
+
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -14,12 +16,13 @@ use crate::cq::Reads;
 use crate::direct::Thing;
 use crate::direct::table::{QpLine, line_of_qp};
 use crate::event::EventCount;
-use crate::host::{AT_EXIT, Inner};
-use crate::local::{Departure, Outbound};
+use crate::host::Inner;
+use crate::local::Outbound;
 use crate::multicast::Attachments;
-use crate::neighbours::{DatagramSink, LOCAL_PACKET, LaneSink, LastSink};
+use crate::neighbours::{DatagramSink, LOCAL_PACKET, LaneSink};
 use crate::object::{self, Identity};
 use crate::progress::Now;
+use crate::status::Waiting;
 use crate::surroundings::{Pull, Surroundings};
 use crate::xrcd::{Opened, Xrcd};
 use crate::{Context, Cq, Error, Pd, QpInit, Srq};
@@ -60,6 +63,9 @@ struct State {
     condemned: Option<Instant>,
     /// What peers on this host were told of it.
     told: Option<Told>,
+    /// Counts what others were shown, and the last state they were.
+    shown: u8,
+    shown_state: QpState,
     /// Destroyed: nothing happens any more.
     gone: bool,
 }
@@ -90,10 +96,6 @@ impl State {
         deadlines.into_iter().flatten().min()
     }
 }
-
-/// How long after the kill of the peer's process its connections live on: a program that has had all it waited for,
-/// and whose peer ended by _exit(2), has read its completions by then.
-const GRACE: u64 = 150_000_000;
 
 /// What is left to do after packets were handled.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -188,10 +190,15 @@ impl Qp {
                 posted: 0,
                 condemned: None,
                 told: None,
+                shown: 0,
+                shown_state: QpState::Reset,
                 gone: false,
             }),
         });
         host.qps.write().insert(&qp);
+        if let Some(board) = host.board() {
+            board.begin(&qp.facts(&qp.state.lock()));
+        }
         Ok(qp)
     }
 
@@ -329,6 +336,7 @@ impl Qp {
             self.read.store(0, Ordering::Release);
         }
         self.pump(&mut state, now);
+        self.publish(&state);
         let took = self.tell(&mut state);
         drop(state);
         if took {
@@ -495,6 +503,7 @@ impl Qp {
             self.transmit(state, now);
             self.tell(state);
         }
+        self.publish_counters(state);
         self.set_timer(state);
     }
 
@@ -563,6 +572,7 @@ impl Qp {
         }
         self.tell(&mut state);
         self.pump(&mut state, now);
+        self.publish(&state);
     }
 
     /// Takes a packet whose ICRC was right.
@@ -577,6 +587,9 @@ impl Qp {
         if !state.gone {
             let mut surroundings = Surroundings::of(self);
             state.transport.handle_packet(packet, path, udp_len, now, &mut surroundings);
+            if let Some(board) = self.host().board() {
+                board.expects(self.qpn, state.transport.expected_psn());
+            }
         }
     }
 
@@ -623,6 +636,9 @@ impl Qp {
             // Of no account but for datagrams.
             transport.handle_packet(packet, &from, 0, now.get(), &mut surroundings);
         }
+        if let Some(board) = self.host().board() {
+            board.expects(self.qpn, transport.expected_psn());
+        }
         // It lives, and takes our packets if it answers them.
         if packet.op.is_response() {
             transport.hold_timeouts(true);
@@ -632,41 +648,6 @@ impl Qp {
         // Before any acknowledgement leaves: who has it may go on by itself.
         self.tell(&mut state);
         taken
-    }
-
-    /// The process in `slot` does not take packets to `qpn`.
-    pub(crate) fn refused(&self, slot: u16, qpn: u32) {
-        let mut state = self.state.lock();
-        if state.is_connected(slot) && state.transport.peer().is_some_and(|(_, peer)| peer == qpn) {
-            state.transport.hold_timeouts(false);
-            self.set_timer(&mut state);
-        }
-    }
-
-    /// A process is gone. If it ended in good order, silence counts from now on as on a network: what waits for the peer
-    /// runs out of retries, and who waits for its messages waits. If it was killed, the connection fails after a moment,
-    /// whatever it waited for.
-    pub(crate) fn lose_peer(&self, departure: &Departure, now: Instant) {
-        let mut state = self.state.lock();
-        let ours = matches!(&state.link, Link::Lane(lane) if *lane.peer() == departure.peer);
-        if !ours || state.gone {
-            return;
-        }
-        state.transport.hold_timeouts(false);
-        if departure.killed {
-            state.condemned = Some(now.after(self.host().clock.ticks(GRACE)));
-        }
-        self.set_timer(&mut state);
-    }
-
-    /// Sends acknowledgements that were put off, at the end of the program.
-    pub(crate) fn settle_at_exit(&self, now: Instant) {
-        // A thread that holds the lock sends by itself what there is.
-        if let Some(mut state) = self.state.try_lock_for(AT_EXIT)
-            && state.transport.output() != Output::None
-        {
-            self.settle_debts(&mut state, now);
-        }
     }
 
     /// After the packets of a batch: sends what they call for, except acknowledgements where `defer` is set.
@@ -683,6 +664,7 @@ impl Qp {
                 Left::Nothing
             }
         };
+        self.publish_counters(&mut state);
         self.set_timer(&mut state);
         left
     }
@@ -697,23 +679,8 @@ impl Qp {
         }
         self.check_detached()?;
         self.release()?;
-        self.events.wait();
+        self.events.wait(|| self.host().waiting(Waiting::Qp, self.qpn));
         Ok(())
-    }
-
-    /// Sends what the peer is owed before the state that knows of it goes: its last requests were carried out, and it is
-    /// to know, also where the lane to it is full at the moment.
-    fn settle_debts(&self, state: &mut State, now: Instant) {
-        let State { transport, link: Link::Lane(lane), .. } = state else {
-            return self.pump(state, now);
-        };
-        if lane.is_alive() {
-            let mut surroundings = Surroundings::of(self);
-            let mut sink = LastSink::new(lane);
-            transport.transmit_owed(&mut surroundings, &mut sink);
-            sink.finish();
-            self.host().see_to(lane);
-        }
     }
 
     fn release(&self) -> Result<(), Error> {
@@ -725,6 +692,10 @@ impl Qp {
         {
             let mut state = self.state.lock();
             self.settle_debts(&mut state, host.now());
+            if let Some(board) = host.board() {
+                board.expects(self.qpn, state.transport.expected_psn());
+                board.end(self.qpn);
+            }
             state.transport.revoke_references(&mut Surroundings::of(self));
             state.gone = true;
             self.tell(&mut state);

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use crate::context::limits;
 use crate::event::{AsyncEvent, EventCount, EventKind, EventSource};
 use crate::object::{self, Identity};
+use crate::status::Waiting;
 use crate::{Context, Cq, Error, Pd, SrqInit, Xrcd};
 
 /// What an SRQ holds (`struct ibv_srq_attr`).
@@ -256,7 +257,8 @@ impl Srq {
     /// Destroys it; Busy while a QP uses it; waits for unacknowledged events (ibv_destroy_srq(3)).
     pub fn destroy(&self) -> Result<(), Error> {
         self.release()?;
-        self.events.wait();
+        let (host, handle) = (self.context().inner(), self.handle());
+        self.events.wait(|| host.waiting(Waiting::Srq, handle));
         Ok(())
     }
 

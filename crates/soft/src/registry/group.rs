@@ -14,6 +14,7 @@ use super::fds::{Foreign, wildcard_sockets};
 use super::table::{self, Table};
 use super::vault::Vault;
 use super::{JoinError, SLOTS};
+use crate::status;
 
 /// Starts the one message that hands the group over; the version follows.
 const HELLO: [u8; 4] = *b"irv\n";
@@ -27,6 +28,8 @@ pub(super) struct Group {
     pub(super) memfd: Memfd,
     pub(super) table: Table,
     pub(super) vault: Vault,
+    /// What each member tells of itself.
+    pub(super) status: Memfd,
 }
 
 fn io_error(doing: &'static str) -> impl FnOnce(io::Error) -> JoinError {
@@ -38,7 +41,7 @@ impl Group {
     pub(super) fn create(port: u16, only_v4: bool) -> io::Result<Group> {
         let vault = Vault::create()?;
         let (memfd, table) = Table::create(port, only_v4, vault.inodes()?)?;
-        Ok(Group { port, memfd, table, vault })
+        Ok(Group { port, memfd, table, vault, status: status::create()? })
     }
 
     /// Hands the group to a newcomer, who must be of the same user: that is the caller's to check.
@@ -47,7 +50,7 @@ impl Group {
         hello[..4].copy_from_slice(&HELLO);
         hello[4..].copy_from_slice(&table::VERSION.to_le_bytes());
         let [tx, rx] = self.vault.ends();
-        newcomer.send(&hello, &[self.memfd.as_fd(), tx, rx])
+        newcomer.send(&hello, &[self.memfd.as_fd(), tx, rx, self.status.as_fd()])
     }
 
     /// Takes the group from a member; None: it has not answered yet.
@@ -66,9 +69,9 @@ impl Group {
             return Err(JoinError::Version { theirs, ours: table::VERSION });
         }
         let mut fds = received.fds.into_iter();
-        match (fds.next(), fds.next(), fds.next()) {
-            (Some(memfd), Some(tx), Some(rx)) => {
-                Group::assemble(port, memfd, |_| Ok((tx, rx))).map(Some)
+        match (fds.next(), fds.next(), fds.next(), fds.next()) {
+            (Some(memfd), Some(tx), Some(rx), Some(status)) => {
+                Group::assemble(port, memfd, status, |_| Ok((tx, rx))).map(Some)
             }
             _ => Err(io_error(doing)(io::ErrorKind::InvalidData.into())),
         }
@@ -81,19 +84,25 @@ impl Group {
         let foreign = Foreign::list(process, pid).map_err(io_error(doing))?;
         let name = table::NAME.to_str().unwrap_or_default();
         let memfd = foreign.memfd(name).map_err(io_error(doing))?;
-        Group::assemble(port, memfd, |[tx, rx]| Ok((foreign.socket(tx)?, foreign.socket(rx)?)))
+        let status = foreign.memfd(status::NAME.to_str().unwrap_or_default());
+        let status = status.map_err(io_error(doing))?;
+        Group::assemble(port, memfd, status, |[tx, rx]| {
+            Ok((foreign.socket(tx)?, foreign.socket(rx)?))
+        })
     }
 
     fn assemble(
         port: u16,
         memfd: OwnedFd,
+        status: OwnedFd,
         vault: impl FnOnce([u64; 2]) -> io::Result<(OwnedFd, OwnedFd)>,
     ) -> Result<Group, JoinError> {
         let doing = "opening the registry";
         let memfd = Memfd::received(memfd).map_err(io_error(doing))?;
         let table = Table::open(&memfd, port)?;
         let (tx, rx) = vault(table.vault()).map_err(io_error(doing))?;
-        Ok(Group { port, memfd, table, vault: Vault::received(tx, rx) })
+        let status = Memfd::received(status).map_err(io_error(doing))?;
+        Ok(Group { port, memfd, table, vault: Vault::received(tx, rx), status })
     }
 
     /// The slot's socket, emptied of what came for a tenant before. Only under the lock.

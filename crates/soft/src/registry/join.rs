@@ -133,7 +133,7 @@ fn founder(coroner: &Coroner) -> Result<Listener, Obstacle> {
     Err(failed(io::ErrorKind::AddrInUse.into()))
 }
 
-enum Found {
+pub(super) enum Found {
     Group(Group),
     /// No process of this user answers to any name of the group.
     Nobody,
@@ -144,13 +144,13 @@ enum Found {
 }
 
 /// Asks the members for the group: the first, and as long as there is no answer ever more of them.
-struct Search<'a> {
+pub(super) struct Search<'a> {
     port: u16,
     coroner: &'a Coroner,
     asked: Vec<Asked>,
     next: u16,
     /// Slots beyond are not asked.
-    reach: u16,
+    pub(super) reach: u16,
     burst: usize,
     pass_over: Instant,
 }
@@ -163,16 +163,16 @@ struct Asked {
 }
 
 impl<'a> Search<'a> {
-    fn new(port: u16, coroner: &'a Coroner) -> Search<'a> {
+    pub(super) fn new(port: u16, coroner: &'a Coroner) -> Search<'a> {
         let pass_over = Instant::now() + SILENCE;
         Search { port, coroner, asked: Vec::new(), next: 0, reach: FIRST_LOOK, burst: 1, pass_over }
     }
 
-    fn pids(&self) -> Vec<u32> {
+    pub(super) fn pids(&self) -> Vec<u32> {
         self.asked.iter().map(|asked| asked.pid).collect()
     }
 
-    fn step(&mut self) -> Result<Found, JoinError> {
+    pub(super) fn step(&mut self) -> Result<Found, JoinError> {
         self.ask();
         if self.asked.is_empty() {
             self.next = 0;

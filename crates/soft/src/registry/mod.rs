@@ -30,6 +30,7 @@ mod join;
 mod life;
 mod mail;
 mod names;
+mod observe;
 mod peers;
 mod ports;
 mod seat;
@@ -51,9 +52,11 @@ use ironverbs_sys::udp::RxSocket;
 use ironverbs_wire::Path;
 
 use crate::local::Lanes;
+use crate::status::{Board, View};
 use life::Coroner;
 use mail::Mail;
 use names::Names;
+pub use observe::{Observer, users};
 pub(crate) use peers::{Peer, Tenancy, ding};
 pub(crate) use ports::Claim;
 pub(crate) use service::Membership;
@@ -301,6 +304,22 @@ impl Registry {
     /// The local path.
     pub fn lanes(&self) -> Lanes<'_> {
         Lanes::new(self)
+    }
+
+    /// Opens this process's window, in which it tells others of itself.
+    ///
+    /// # Errors
+    /// As mmap(2); NotConnected in a child of fork(2).
+    pub(crate) fn board(&self) -> io::Result<Board> {
+        let member = self.member().ok_or(io::ErrorKind::NotConnected)?;
+        let (group, slot) = (&member.group, member.seat.slot);
+        let tenant = group.table.tenant(slot).ok_or(io::ErrorKind::NotConnected)?;
+        Board::open(&group.status, slot, tenant.tenure)
+    }
+
+    /// What the members tell of themselves; None in a child of fork(2).
+    pub(crate) fn view(&self) -> Option<View<'_>> {
+        Some(View::new(&self.member()?.group.status))
     }
 
     /// None in a child of fork(2).

@@ -18,12 +18,16 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn new(options: &JoinOptions, uid: u32) -> Names {
+        Names { base: format!("{}{uid}", Names::prefix(options)) }
+    }
+
+    /// What comes before the user's number.
+    pub(super) fn prefix(options: &JoinOptions) -> String {
         let namespace = &options.namespace;
-        let base = match options.port {
-            ROCE_PORT => format!("{namespace}/{uid}"),
-            port => format!("{namespace}:{port}/{uid}"),
-        };
-        Names { base }
+        match options.port {
+            ROCE_PORT => format!("{namespace}/"),
+            port => format!("{namespace}:{port}/"),
+        }
     }
 
     /// Where the member in a slot hands the group to newcomers.

@@ -295,6 +295,7 @@ fn prepare(
         tx,
         rx,
         group.memfd.as_fd(),
+        group.status.as_fd(),
         seat.socket.as_fd(),
         management.as_fd(),
         seat.entry.as_fd(),

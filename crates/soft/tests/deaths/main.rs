@@ -132,7 +132,7 @@ fn what_was_asked_of_a_killed_process_fails_with_the_reason() {
 #[test]
 fn who_ends_in_good_order_leaves_no_error_behind() {
     let _shared = COUNTING.read();
-    for (n, how) in ["exit"].into_iter().enumerate() {
+    for (n, how) in ["exit", "killed"].into_iter().enumerate() {
         let side = side(port(3 + n as u16));
         nonblocking(&side);
         let port = side.host.config().udp_port.value;

@@ -1,0 +1,121 @@
+//! The ends of connections: what a peer is owed, what it left, and what others are told meanwhile.
+
+use ironverbs_transport::device::Instant;
+use ironverbs_transport::qp::Output;
+
+use super::{Link, Qp, State};
+use crate::host::AT_EXIT;
+use crate::local::Departure;
+use crate::neighbours::LastSink;
+use crate::status::{QpFacts, Testament};
+use crate::surroundings::Surroundings;
+
+/// How long after the kill of the peer's process its connections live on: a program that has had all it waited for,
+/// and whose peer ended by _exit(2), has read its completions by then.
+const GRACE: u64 = 150_000_000;
+
+impl Qp {
+    /// What others are told of it.
+    pub(super) fn facts(&self, state: &State) -> QpFacts {
+        let peer = state.transport.peer();
+        QpFacts {
+            qpn: self.qpn,
+            qp_type: self.qp_type,
+            state: state.transport.state(),
+            srq: self.srq.is_some(),
+            peer: peer.map(|(path, qpn)| (path.dst, qpn)),
+            process: match &state.link {
+                Link::Lane(lane) => Some((lane.peer().slot, lane.peer().tenure)),
+                Link::Wire => None,
+            },
+        }
+    }
+
+    /// Tells others all there is to tell.
+    pub(super) fn publish(&self, state: &State) {
+        if let Some(board) = self.host().board() {
+            board.expects(self.qpn, state.transport.expected_psn());
+            board.count(self.qpn, state.transport.counters(), true);
+            board.tell(&self.facts(state));
+        }
+    }
+
+    /// Tells others of the last packets: what changes with each, and from time to time all of it.
+    #[inline]
+    pub(super) fn publish_counters(&self, state: &mut State) {
+        let Some(board) = self.host().board() else { return };
+        state.shown = state.shown.wrapping_add(1);
+        let (changed, seldom) = (state.transport.state() != state.shown_state, state.shown == 0);
+        if changed || seldom {
+            state.shown_state = state.transport.state();
+            self.publish(state);
+        } else {
+            board.count(self.qpn, state.transport.counters(), false);
+        }
+    }
+
+    /// The process in `slot` does not take packets to `qpn`.
+    pub(crate) fn refused(&self, slot: u16, qpn: u32) {
+        let mut state = self.state.lock();
+        if state.is_connected(slot) && state.transport.peer().is_some_and(|(_, peer)| peer == qpn) {
+            self.read_testament(&mut state, self.host().now());
+            state.transport.hold_timeouts(false);
+            self.set_timer(&mut state);
+        }
+    }
+
+    /// A process is gone. If it ended in good order, silence counts from now on as on a network: what waits for the peer
+    /// runs out of retries, and who waits for its messages waits. If it was killed, the connection fails after a moment,
+    /// whatever it waited for.
+    pub(crate) fn lose_peer(&self, departure: &Departure, now: Instant) {
+        let mut state = self.state.lock();
+        let ours = matches!(&state.link, Link::Lane(lane) if *lane.peer() == departure.peer);
+        if !ours || state.gone {
+            return;
+        }
+        let testament = self.read_testament(&mut state, now);
+        state.transport.hold_timeouts(false);
+        // One that was destroyed before says no more of its process than on a network.
+        if departure.killed && !testament.is_some_and(|testament| testament.ended) {
+            state.condemned = Some(now.after(self.host().clock.ticks(GRACE)));
+        }
+        self.set_timer(&mut state);
+    }
+
+    /// Sends acknowledgements that were put off, at the end of the program.
+    pub(crate) fn settle_at_exit(&self, now: Instant) {
+        // A thread that holds the lock sends by itself what there is.
+        if let Some(mut state) = self.state.try_lock_for(AT_EXIT)
+            && state.transport.output() != Output::None
+        {
+            self.settle_debts(&mut state, now);
+        }
+    }
+
+    /// Completes what the peer carried out without telling us, which now it cannot any more.
+    fn read_testament(&self, state: &mut State, now: Instant) -> Option<Testament> {
+        let State { transport, link: Link::Lane(lane), .. } = state else { return None };
+        let process = (lane.peer().slot, lane.peer().tenure);
+        let (_, peer) = transport.peer()?;
+        let view = self.host().registry()?.view()?;
+        let testament = view.testament(process, peer, self.qpn)?;
+        let mut surroundings = Surroundings::of(self);
+        transport.presume_received(testament.expected_psn, now, &mut surroundings);
+        Some(testament)
+    }
+
+    /// Sends what the peer is owed before the state that knows of it goes: its last requests were carried out, and it is
+    /// to know, also where the lane to it is full at the moment.
+    pub(super) fn settle_debts(&self, state: &mut State, now: Instant) {
+        let State { transport, link: Link::Lane(lane), .. } = state else {
+            return self.pump(state, now);
+        };
+        if lane.is_alive() {
+            let mut surroundings = Surroundings::of(self);
+            let mut sink = LastSink::new(lane);
+            transport.transmit_owed(&mut surroundings, &mut sink);
+            sink.finish();
+            self.host().see_to(lane);
+        }
+    }
+}
