@@ -5,10 +5,12 @@
 #[macro_use]
 mod output;
 
+mod agent;
 mod explain;
 mod info;
 mod perf;
 mod ping;
+mod ps;
 mod run;
 mod verbs;
 
@@ -30,6 +32,8 @@ struct Arguments {
 enum Command {
     Run(run::RunArgs),
     Info(info::InfoArgs),
+    Ps(ps::PsArgs),
+    Agent(agent::AgentArgs),
     Ping(ping::PingArgs),
     Perf(perf::PerfArgs),
 }
@@ -38,6 +42,8 @@ fn main() -> ExitCode {
     let result = match &Arguments::parse().command {
         Command::Run(args) => return run::run(args),
         Command::Info(args) => info::run(args),
+        Command::Ps(args) => ps::run(args),
+        Command::Agent(args) => agent::run(args),
         Command::Ping(args) => ping::run(args),
         Command::Perf(args) => perf::run(args),
     };

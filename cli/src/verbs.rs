@@ -1,7 +1,9 @@
 //! The device as it is, for what shows it.
 
+pub(crate) use ironverbs::raw::registry::{JoinOptions, Observer, users};
 pub(crate) use ironverbs::raw::{
-    Config, Context, DeviceAttr, Error, GidKind, Host, LinkLayer, PortAttr, PortState, config,
+    Config, Context, Counters, DeviceAttr, Error, GidKind, Host, LinkLayer, PortAttr, PortState,
+    ProcessStatus, QpState, QpStatus, QpType, WaitStatus, config,
 };
 
 /// As sysfs spells it.

@@ -136,7 +136,9 @@ impl Background {
 
     fn rest(&self, stream: &mpsc::Receiver<Vec<u8>>) -> String {
         let mut text = String::new();
-        while let Ok(line) = stream.recv_timeout(Duration::from_millis(200)) {
+        // The end of the stream ends it, unless somebody else holds it open. On a busy machine the thread that reads
+        // may be late.
+        while let Ok(line) = stream.recv_timeout(Duration::from_secs(2)) {
             text += &String::from_utf8_lossy(&line);
         }
         text
