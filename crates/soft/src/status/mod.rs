@@ -35,9 +35,13 @@ pub(crate) use view::{Testament, View};
 /// How the memfd shows in /proc/PID/fd.
 pub(crate) const NAME: &std::ffi::CStr = c"ironverbs-status";
 
-/// Makes the memfd of a group.
+/// Makes the memfd of a group. Where a file may not be as long (RLIMIT_FSIZE), it holds nothing, and nobody tells
+/// anything.
 pub(crate) fn create() -> io::Result<Memfd> {
-    Memfd::create(NAME, WINDOW * usize::from(SLOTS))
+    match Memfd::create(NAME, WINDOW * usize::from(SLOTS)) {
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Memfd::create(NAME, HEADER),
+        made => made,
+    }
 }
 
 fn window(slot: u16) -> u64 {
