@@ -202,7 +202,7 @@ fn describe(wait: &WaitStatus) -> String {
 }
 
 /// Counters by name; those of every message come first.
-fn named(c: &Counters) -> [(&'static str, u64); 24] {
+fn named(c: &Counters) -> [(&'static str, u64); 31] {
     let d = &c.dropped;
     [
         ("tx_messages", c.tx_messages),
@@ -229,6 +229,13 @@ fn named(c: &Counters) -> [(&'static str, u64); 24] {
         ("dropped_message", d.message),
         ("dropped_no_receive", d.no_receive),
         ("dropped_stale", d.stale),
+        ("tx_references", c.tx_references),
+        ("direct_process_messages", c.direct.process.messages),
+        ("direct_process_bytes", c.direct.process.bytes),
+        ("direct_mapped_messages", c.direct.mapped.messages),
+        ("direct_mapped_bytes", c.direct.mapped.bytes),
+        ("direct_kernel_messages", c.direct.kernel.messages),
+        ("direct_kernel_bytes", c.direct.kernel.bytes),
     ]
 }
 

@@ -108,13 +108,9 @@ fn what_was_asked_of_a_killed_process_fails_with_the_reason() {
     let (mut peer, joined) =
         Peer::connect(side.host.config().udp_port.value, &side, &side.init(QpType::Rc), "idle x");
     joined.qp.post_recv(9, &[side.sge(0, 64)]).unwrap();
-    peer.signal(SIGSTOP);
-    // Not READs, which need nothing of the peer: this side carries them out.
+    peer.stop();
     for wr_id in 1..4 {
-        joined
-            .qp
-            .post_send(&joined.request(wr_id, WrOpcode::Send), Payload::Sges(&[side.sge(0, 8)]))
-            .unwrap();
+        joined.qp.post_send(&wr(wr_id, WrOpcode::Send), Payload::Sges(&[side.sge(0, 8)])).unwrap();
     }
     peer.kill();
     let mut found = Vec::new();
@@ -179,7 +175,7 @@ fn a_stop_of_ten_seconds_loses_nothing() {
         traffic.round();
         traffic.received > 100
     });
-    peer.signal(SIGSTOP);
+    peer.stop();
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(10) {
         traffic.round();
