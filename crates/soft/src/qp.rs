@@ -761,9 +761,10 @@ impl PostGuard<'_> {
 
 impl Drop for PostGuard<'_> {
     fn drop(&mut self) {
-        if let Ok(state) = &mut self.state
-            && !self.qp.carry_out(state)
-        {
+        let Ok(state) = &mut self.state else { return };
+        if self.qp.carry_out(state) {
+            self.qp.publish_counters(state);
+        } else {
             let now = self.qp.host().now();
             self.qp.pump(state, now);
         }
