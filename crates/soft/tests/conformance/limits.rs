@@ -203,10 +203,15 @@ fn a_full_queue_takes_no_more_and_keeps_what_it_has(f: &Fabric) {
             x.post_send(&wr(999, WrOpcode::Send), Payload::Sges(&[a.sge(0, 8)])).unwrap_err();
         assert_eq!(post_errno(&full), ENOMEM);
     }
+    // Where nothing arrives, or a receive may be used up before the queue is full.
+    let (_other, idle) = pair(&a, &b, QpType::Rc);
+    for i in 0..depth {
+        idle.post_recv(i, &[b.sge(0, 8)]).unwrap();
+    }
+    assert_eq!(post_errno(&idle.post_recv(999, &[b.sge(0, 8)]).unwrap_err()), ENOMEM);
     for i in 0..depth {
         y.post_recv(1000 + i, &[b.sge(0, 8)]).unwrap();
     }
-    assert_eq!(post_errno(&y.post_recv(999, &[b.sge(0, 8)]).unwrap_err()), ENOMEM);
     let sent = f.completions(&a, depth as usize);
     assert!(sent.iter().map(|wc| wc.wr_id).eq(0..depth), "{sent:?}");
     let received = f.completions(&b, depth as usize);
