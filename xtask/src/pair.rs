@@ -147,6 +147,12 @@ impl User {
         self.command().args(["run", "--", name])
     }
 
+    /// A script, told where the stage is.
+    pub(crate) fn script(&self, script: &Path) -> Program {
+        let program = Program::new("bash").arg(script.display()).arg(self.stage.display());
+        program.under(self.wrapper.iter())
+    }
+
     /// The staged `ironverbs`.
     pub(crate) fn command(&self) -> Program {
         let command = self.stage.join("bin/ironverbs").display().to_string();

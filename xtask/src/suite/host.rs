@@ -4,6 +4,10 @@ use super::{Cases, seconds};
 use crate::netns::{End, Family, Joined, Namespace};
 use crate::pair::{self, Kind, Pingpong, Place, User};
 use crate::process::{Outcome, Program};
+use crate::tree;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 const PAIR_LIMIT: Duration = seconds(60);
@@ -90,6 +94,14 @@ pub(super) fn pingpongs(cases: &mut Cases<'_>) -> Outcome {
         });
     }
     let alone = Namespace::new()?;
+    for (user_name, user) in &users()? {
+        cases.case(format!("sandbox-{user_name}"), PAIR_LIMIT, |case| {
+            sandbox(case, user, &alone, false)
+        });
+    }
+    cases.case("sandbox-nobody-no-ptrace", PAIR_LIMIT, |case| {
+        sandbox(case, &User::nobody()?, &alone, true)
+    });
     let place = Place { namespace: &alone, gid_index: 0 };
     for kind in Kind::ALL {
         let pingpong = Pingpong::new(kind, 1024, false);
@@ -98,6 +110,28 @@ pub(super) fn pingpongs(cases: &mut Cases<'_>) -> Outcome {
         });
     }
     Ok(())
+}
+
+/// Pairs in a PID namespace of their own, as in a container. `hidden`: of programs that are not readable, whose memory
+/// the kernel lets no other process of the user touch, so that shared memory alone carries everything.
+fn sandbox(case: &mut super::Case, user: &User, namespace: &Namespace, hidden: bool) -> Outcome {
+    let directory = std::env::temp_dir().join(format!("ironverbs-sandbox-{}", std::process::id()));
+    fs::create_dir_all(&directory)?;
+    let shown = directory.join("sandbox.sh");
+    fs::copy(tree::root().join("tests/sandbox.sh"), &shown)?;
+    if hidden {
+        for name in ["ibv_rc_pingpong", "ibv_srq_pingpong", "ib_send_bw", "ib_write_lat"] {
+            let copy = directory.join(name);
+            fs::copy(Path::new("/usr/bin").join(name), &copy)?;
+            fs::set_permissions(&copy, fs::Permissions::from_mode(0o711))?;
+        }
+    }
+    let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap_or_default());
+    let program = user.script(&shown).env("PATH", &path);
+    let program = program.under(["unshare", "--pid", "--fork", "--mount-proc"]);
+    let outcome = case.run(&namespace.within(program));
+    let _ = fs::remove_dir_all(&directory);
+    expect(&outcome?, &["sandbox: done"])
 }
 
 /// Ten pairs at once, of every kind.

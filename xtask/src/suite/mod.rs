@@ -157,7 +157,7 @@ const STEPS: [Step; 19] = [
         name: "host",
         about: "pingpongs of every kind between processes of one host, by every path, as root and as nobody",
         budget: seconds(180),
-        needs: &[tools::IBVERBS_UTILS, tools::IPROUTE, tools::SETPRIV],
+        needs: &[tools::IBVERBS_UTILS, tools::PERFTEST, tools::IPROUTE, tools::SETPRIV],
         staged: true,
         root: true,
         run: host::pingpongs,
