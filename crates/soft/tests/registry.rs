@@ -60,6 +60,23 @@ fn those_who_start_at_once_end_in_one_group() {
 }
 
 #[test]
+fn those_who_come_and_go_at_once_do_not_disturb_each_other() {
+    let options = options(0);
+    // So that the group stays.
+    let mut resident = Member::start(&options, None);
+    resident.joined();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    Registry::join(&options).unwrap();
+                }
+            });
+        }
+    });
+}
+
+#[test]
 fn newcomers_take_the_slots_of_the_dead() {
     let options = options(1);
     let mut members: Vec<_> = (0..20).map(|_| Member::start(&options, None)).collect();

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ironverbs_sys::bpf;
+use ironverbs_sys::lock::Guard;
 use ironverbs_sys::process::PidFd;
 use ironverbs_sys::shm::Memfd;
 use ironverbs_sys::udp::{BindOptions, RxSocket};
@@ -105,20 +106,24 @@ impl Group {
         Ok(Group { port, memfd, table, vault: Vault::received(tx, rx), status })
     }
 
-    /// The slot's socket, emptied of what came for a tenant before. Only under the lock.
-    pub(super) fn socket(&self, slot: u16) -> Result<RxSocket, JoinError> {
-        let doing = "taking the slot's socket";
-        let missing = io::ErrorKind::NotFound;
-        let fd = self.vault.socket(slot).and_then(|fd| fd.ok_or(missing.into()));
-        let socket = RxSocket::from(fd.map_err(io_error(doing))?);
+    /// The slot's socket, emptied of what came for a tenant before.
+    pub(super) fn socket(&self, lock: &Guard<'_>, slot: u16) -> Result<RxSocket, JoinError> {
+        let socket = self.shared_socket(lock, slot)?;
         // More than a receive buffer holds; an endless stream must not keep us here.
-        bpf::drain(socket.as_fd(), 16_384).map_err(io_error(doing))?;
+        let drained = bpf::drain(socket.as_fd(), 16_384);
+        drained.map_err(io_error("emptying the slot's socket"))?;
         Ok(socket)
     }
 
+    /// The slot's socket with what is in it, which others read, too.
+    pub(super) fn shared_socket(&self, lock: &Guard<'_>, slot: u16) -> Result<RxSocket, JoinError> {
+        let missing = io::ErrorKind::NotFound;
+        let fd = self.vault.socket(lock, slot).and_then(|fd| fd.ok_or(missing.into()));
+        fd.map(RxSocket::from).map_err(io_error("taking the slot's socket"))
+    }
+
     /// Adds a socket, and with it a slot, to the group; None: there are as many as there may be.
-    /// Only under the lock.
-    pub(super) fn add_slot(&self) -> Result<Option<u16>, JoinError> {
+    pub(super) fn add_slot(&self, lock: &Guard<'_>) -> Result<Option<u16>, JoinError> {
         let slot = self.table.sockets();
         if slot >= SLOTS {
             return Ok(None);
@@ -126,7 +131,7 @@ impl Group {
         // The socket's place in the kernel's array is its slot, so this must be the next one. If we
         // die here, `repair` finds out how far we came.
         self.table.set_creating(true);
-        let result = self.add_socket(slot);
+        let result = self.add_socket(lock, slot);
         if result.is_ok() {
             self.table.set_sockets(slot + 1);
         }
@@ -134,7 +139,7 @@ impl Group {
         result.map(|()| Some(slot))
     }
 
-    fn add_socket(&self, slot: u16) -> Result<(), JoinError> {
+    fn add_socket(&self, lock: &Guard<'_>, slot: u16) -> Result<(), JoinError> {
         let options = BindOptions {
             port: self.port,
             reuseport: true,
@@ -145,19 +150,19 @@ impl Group {
         if slot == 0 {
             bpf::attach_reuseport_cbpf(socket.as_fd(), SLOTS).map_err(io_error("steering"))?;
         }
-        self.vault.store(slot, socket.as_fd()).map_err(io_error("storing a socket"))
+        self.vault.store(lock, slot, socket.as_fd()).map_err(io_error("storing a socket"))
     }
 
-    /// Puts right what the last holder of the lock left half done when it died. Only under the lock.
+    /// Puts right what the last holder of the lock left half done when it died.
     ///
     /// Slots need none: their changes are complete or not there. What may be half done is a socket
     /// that is bound but not counted.
-    pub(super) fn repair(&self) -> io::Result<()> {
+    pub(super) fn repair(&self, lock: &Guard<'_>) -> io::Result<()> {
         if !self.table.creating() {
             return Ok(());
         }
         let sockets = self.table.sockets();
-        if self.vault.socket(sockets)?.is_some() {
+        if self.vault.socket(lock, sockets)?.is_some() {
             self.table.set_sockets(sockets + 1);
         } else {
             // It was in the dead process's hands alone, so it goes; but only when it has gone is the

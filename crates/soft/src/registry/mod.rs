@@ -216,7 +216,7 @@ impl Registry {
 
     /// The socket of QP1, which all members read.
     pub fn management_socket(&self) -> &RxSocket {
-        &self.member.management
+        &self.member.seat.management
     }
 
     /// Claims a block of QPNs: of the slot's, the one that has rested longest.

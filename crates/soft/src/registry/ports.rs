@@ -87,9 +87,9 @@ impl Registry {
     /// TimedOut: a stopped process holds the registry's lock.
     pub(crate) fn claim_port(&self, claim: &Claim) -> io::Result<bool> {
         let Some(member) = self.member() else { return Ok(false) };
-        let (_lock, owner_died) = member.group.table.lock(LOCK)?;
+        let (lock, owner_died) = member.group.table.lock(LOCK)?;
         if owner_died {
-            member.group.repair()?;
+            member.group.repair(&lock)?;
         }
         Ok(member.claim_port(claim))
     }
@@ -100,9 +100,9 @@ impl Registry {
     /// As [`Registry::claim_port`].
     pub(crate) fn listen_on_port(&self, claim: &Claim) -> io::Result<bool> {
         let Some(member) = self.member() else { return Ok(false) };
-        let (_lock, owner_died) = member.group.table.lock(LOCK)?;
+        let (lock, owner_died) = member.group.table.lock(LOCK)?;
         if owner_died {
-            member.group.repair()?;
+            member.group.repair(&lock)?;
         }
         let others =
             |at| member.foreign(at, claim).is_some_and(|other| other.claim.overlaps(claim));

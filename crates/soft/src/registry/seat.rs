@@ -25,6 +25,8 @@ pub(super) const MANAGEMENT_SLOT: u16 = 0;
 pub(super) struct Seat {
     pub(super) slot: u16,
     pub(super) socket: RxSocket,
+    /// QP1's, which every member reads.
+    pub(super) management: RxSocket,
     pub(super) entry: Listener,
     pub(super) mailbox: Datagrams,
 }
@@ -33,13 +35,13 @@ pub(super) struct Seat {
 pub(super) fn take(group: &Group, coroner: &Coroner) -> Result<Seat, JoinError> {
     let io = |doing| move |source| JoinError::Io { doing, source };
     let table = &group.table;
-    let (_lock, owner_died) = table.lock(LOCK).map_err(io("locking the registry"))?;
+    let (lock, owner_died) = table.lock(LOCK).map_err(io("locking the registry"))?;
     if owner_died {
-        group.repair().map_err(io("repairing the registry"))?;
+        group.repair(&lock).map_err(io("repairing the registry"))?;
     }
     let mut free = Vec::new();
     if table.sockets() == MANAGEMENT_SLOT {
-        group.add_slot()?;
+        group.add_slot(&lock)?;
     }
     for slot in MANAGEMENT_SLOT + 1..table.sockets() {
         match table.tenant(slot) {
@@ -57,14 +59,15 @@ pub(super) fn take(group: &Group, coroner: &Coroner) -> Result<Seat, JoinError> 
     loop {
         let slot = match free.next() {
             Some(slot) => slot,
-            None => group.add_slot()?.ok_or(JoinError::Full { slots: SLOTS - 1 })?,
+            None => group.add_slot(&lock)?.ok_or(JoinError::Full { slots: SLOTS - 1 })?,
         };
         let Some((entry, mailbox)) = names(coroner, slot).map_err(io("binding a name"))? else {
             continue;
         };
-        let socket = group.socket(slot)?;
+        let socket = group.socket(&lock, slot)?;
+        let management = group.shared_socket(&lock, MANAGEMENT_SLOT)?;
         table.occupy(slot, coroner.own);
-        return Ok(Seat { slot, socket, entry, mailbox });
+        return Ok(Seat { slot, socket, management, entry, mailbox });
     }
 }
 

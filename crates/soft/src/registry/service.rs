@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use ironverbs_sys::event::{Epoll, Interest};
 use ironverbs_sys::process::{ClosedOnFork, PidFd};
-use ironverbs_sys::udp::RxSocket;
 use ironverbs_sys::unix::Datagrams;
 use ironverbs_wire::Path;
 use parking_lot::Mutex;
@@ -20,7 +19,7 @@ use super::group::Group;
 use super::life::{Coroner, Life};
 use super::mail::{LONGEST, Mail};
 use super::peers::Wake;
-use super::seat::{MANAGEMENT_SLOT, Seat};
+use super::seat::Seat;
 use super::table::Tenant;
 use super::{Member, QpnBlock, SLOTS};
 use crate::local::LaneTable;
@@ -41,8 +40,6 @@ pub(crate) struct Membership {
     claiming: Mutex<()>,
     epoll: Epoll,
     pub(super) wake: Wake,
-    /// QP1's socket.
-    pub(super) management: RxSocket,
     pub(super) seat: Seat,
     pub(super) group: Group,
     pub(super) coroner: Coroner,
@@ -72,10 +69,7 @@ impl Membership {
             error
         };
         let lane_table = LaneTable::new().map_err(vacate)?;
-        let management = group.vault.socket(MANAGEMENT_SLOT).and_then(|fd| fd.ok_or(missing()));
-        let management = RxSocket::from(management.map_err(vacate)?);
-        let (epoll, closed_on_fork) =
-            prepare(&group, &seat, &management, lane_table.epoll()).map_err(vacate)?;
+        let (epoll, closed_on_fork) = prepare(&group, &seat, lane_table.epoll()).map_err(vacate)?;
         if lanes {
             group.table.take_lanes(seat.slot);
         }
@@ -87,7 +81,6 @@ impl Membership {
             claiming: Mutex::new(()),
             epoll,
             wake: Wake::default(),
-            management,
             seat,
             group,
             coroner,
@@ -198,8 +191,8 @@ impl Membership {
 
     fn bury(&self, slot: u16, tenant: &Tenant) {
         let table = &self.group.table;
-        let Ok((_lock, owner_died)) = table.lock(LOCK) else { return };
-        if owner_died && self.group.repair().is_err() {
+        let Ok((lock, owner_died)) = table.lock(LOCK) else { return };
+        if owner_died && self.group.repair(&lock).is_err() {
             return;
         }
         // Somebody may have been faster, and the slot have a new tenant.
@@ -244,7 +237,6 @@ impl Membership {
             service,
             epoll,
             wake,
-            management,
             seat,
             group,
             coroner,
@@ -252,7 +244,7 @@ impl Membership {
         } = self;
         let own = seat.slot;
         drop(lanes);
-        drop((_closed_on_fork, service, claiming, wake, epoll, management));
+        drop((_closed_on_fork, service, claiming, wake, epoll));
         // The names first: who takes the slot binds them.
         drop(seat);
         group.table.vacate(own);
@@ -271,10 +263,6 @@ fn tell_previous(slot: u16, group: &Group, coroner: &Coroner) {
     }
 }
 
-fn missing() -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, "QP1 has no socket")
-}
-
 /// The slots after this one, round to the one before it.
 fn ring(own: u16, sockets: u16) -> impl DoubleEndedIterator<Item = u16> {
     (own.saturating_add(1)..sockets).chain(0..own.min(sockets))
@@ -283,7 +271,6 @@ fn ring(own: u16, sockets: u16) -> impl DoubleEndedIterator<Item = u16> {
 fn prepare(
     group: &Group,
     seat: &Seat,
-    management: &RxSocket,
     lanes: BorrowedFd<'_>,
 ) -> io::Result<(Epoll, Vec<ClosedOnFork>)> {
     let epoll = Epoll::new()?;
@@ -297,7 +284,7 @@ fn prepare(
         group.memfd.as_fd(),
         group.status.as_fd(),
         seat.socket.as_fd(),
-        management.as_fd(),
+        seat.management.as_fd(),
         seat.entry.as_fd(),
         seat.mailbox.as_fd(),
         epoll.as_fd(),

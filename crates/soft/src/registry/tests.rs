@@ -37,7 +37,7 @@ fn dying_process() {
     let registry =
         Registry::join(&JoinOptions { port, namespace, ..JoinOptions::default() }).unwrap();
     let group = &registry.member.group;
-    let (_lock, _) = group.table.lock(LONG).unwrap();
+    let (lock, _) = group.table.lock(LONG).unwrap();
     let slot = group.table.sockets();
     let mut socket = None;
     if stage != "locked" {
@@ -45,7 +45,7 @@ fn dying_process() {
         socket = Some(RxSocket::bind(port, true).unwrap());
     }
     if stage == "stored" {
-        group.vault.store(slot, std::os::fd::AsFd::as_fd(socket.as_ref().unwrap())).unwrap();
+        group.vault.store(&lock, slot, std::os::fd::AsFd::as_fd(socket.as_ref().unwrap())).unwrap();
     }
     println!("@holding");
     // Until the parent kills us, or is dead itself.

@@ -8,11 +8,13 @@
 //!
 //! One queue has room for some 270 messages under the default limits (`net.core.wmem_default`).
 //! So the vault's own queue holds the ends of up to eight shelves, and a shelf's queue 128 sockets.
-//! Everything here happens under the registry's lock.
+//! Everything here happens under the registry's lock, whose guard proves it: where a queue is peeked at is
+//! a property of the socket, which all members share (SO_PEEK_OFF).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use ironverbs_sys::lock::Guard;
 use ironverbs_sys::unix::{Connection, Received};
 
 use super::fds::inode;
@@ -51,7 +53,7 @@ impl Vault {
     }
 
     /// A duplicate of the slot's socket; None: it is not there.
-    pub(super) fn socket(&self, slot: u16) -> io::Result<Option<OwnedFd>> {
+    pub(super) fn socket(&self, _: &Guard<'_>, slot: u16) -> io::Result<Option<OwnedFd>> {
         let Some(shelf) = self.shelf(slot / SHELF)? else { return Ok(None) };
         let Some(found) = look(&shelf.rx, slot % SHELF)? else { return Ok(None) };
         let mut fds = found.fds.into_iter();
@@ -59,7 +61,7 @@ impl Vault {
     }
 
     /// Stores the socket of the next slot: all before it are there.
-    pub(super) fn store(&self, slot: u16, socket: BorrowedFd<'_>) -> io::Result<()> {
+    pub(super) fn store(&self, _: &Guard<'_>, slot: u16, socket: BorrowedFd<'_>) -> io::Result<()> {
         let shelf = match self.shelf(slot / SHELF)? {
             Some(shelf) => shelf,
             None => {
@@ -103,16 +105,20 @@ fn corrupt() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::table::Table;
     use std::net::UdpSocket;
+    use std::time::Duration;
 
     #[test]
     fn sockets_outlive_their_makers_as_long_as_the_vault_does() {
         let vault = Vault::create().unwrap();
+        let (_memfd, table) = Table::create(1, true, vault.inodes().unwrap()).unwrap();
+        let (lock, _) = table.lock(Duration::from_secs(1)).unwrap();
         let mut ports = Vec::new();
         for slot in 0..300 {
-            assert!(vault.socket(slot).unwrap().is_none());
+            assert!(vault.socket(&lock, slot).unwrap().is_none());
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-            vault.store(slot, socket.as_fd()).unwrap();
+            vault.store(&lock, slot, socket.as_fd()).unwrap();
             ports.push(socket.local_addr().unwrap());
         }
         let [tx, rx] = vault.ends().map(|fd| fd.try_clone_to_owned().unwrap());
@@ -120,7 +126,7 @@ mod tests {
         assert_eq!(vault.inodes().unwrap(), again.inodes().unwrap());
         drop(vault);
         for slot in [299, 0, 128, 127, 255, 256, 0] {
-            let socket = UdpSocket::from(again.socket(slot).unwrap().unwrap());
+            let socket = UdpSocket::from(again.socket(&lock, slot).unwrap().unwrap());
             assert_eq!(socket.local_addr().unwrap(), ports[usize::from(slot)]);
         }
         drop(again);
