@@ -106,6 +106,18 @@ impl Group {
         Ok(Group { port, memfd, table, vault: Vault::received(tx, rx), status })
     }
 
+    /// Takes the registry's lock, and puts right what its last holder left half done if that died.
+    ///
+    /// # Errors
+    /// TimedOut: somebody holds it, stopped. Otherwise what keeps it from being put right.
+    pub(super) fn lock(&self, timeout: Duration) -> io::Result<Guard<'_>> {
+        let (lock, owner_died) = self.table.lock(timeout)?;
+        if owner_died {
+            self.repair(&lock)?;
+        }
+        Ok(lock)
+    }
+
     /// The slot's socket, emptied of what came for a tenant before.
     pub(super) fn socket(&self, lock: &Guard<'_>, slot: u16) -> Result<RxSocket, JoinError> {
         let socket = self.shared_socket(lock, slot)?;
@@ -157,7 +169,7 @@ impl Group {
     ///
     /// Slots need none: their changes are complete or not there. What may be half done is a socket
     /// that is bound but not counted.
-    pub(super) fn repair(&self, lock: &Guard<'_>) -> io::Result<()> {
+    fn repair(&self, lock: &Guard<'_>) -> io::Result<()> {
         if !self.table.creating() {
             return Ok(());
         }

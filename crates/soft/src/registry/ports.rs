@@ -87,10 +87,7 @@ impl Registry {
     /// TimedOut: a stopped process holds the registry's lock.
     pub(crate) fn claim_port(&self, claim: &Claim) -> io::Result<bool> {
         let Some(member) = self.member() else { return Ok(false) };
-        let (lock, owner_died) = member.group.table.lock(LOCK)?;
-        if owner_died {
-            member.group.repair(&lock)?;
-        }
+        let _lock = member.group.lock(LOCK)?;
         Ok(member.claim_port(claim))
     }
 
@@ -100,13 +97,8 @@ impl Registry {
     /// As [`Registry::claim_port`].
     pub(crate) fn listen_on_port(&self, claim: &Claim) -> io::Result<bool> {
         let Some(member) = self.member() else { return Ok(false) };
-        let (lock, owner_died) = member.group.table.lock(LOCK)?;
-        if owner_died {
-            member.group.repair(&lock)?;
-        }
-        let others =
-            |at| member.foreign(at, claim).is_some_and(|other| other.claim.overlaps(claim));
-        if window(claim.service).any(others) {
+        let _lock = member.group.lock(LOCK)?;
+        if member.has_rival(claim, Claim::overlaps) {
             return Ok(false);
         }
         let own = window(claim.service).find(|at| member.is_own(*at, claim));
@@ -143,11 +135,7 @@ impl Registry {
 
 impl Membership {
     fn claim_port(&self, claim: &Claim) -> bool {
-        let taken = |at| match self.foreign(at, claim) {
-            Some(other) => other.claim.excludes(claim) && self.is_alive(&other),
-            None => false,
-        };
-        if window(claim.service).any(taken) {
+        if self.has_rival(claim, Claim::excludes) {
             return false;
         }
         let table = &self.group.table;
@@ -161,6 +149,14 @@ impl Membership {
         let slot = self.seat.slot;
         let Some(own) = self.group.table.tenant(slot) else { return };
         self.group.table.set_port(at, Some(&Entry { slot, tenure: own.tenure, claim: *claim }));
+    }
+
+    /// Whether somebody who lives has the same port in such a way.
+    fn has_rival(&self, claim: &Claim, conflicts: impl Fn(&Claim, &Claim) -> bool) -> bool {
+        window(claim.service).any(|at| {
+            self.foreign(at, claim)
+                .is_some_and(|other| conflicts(&other.claim, claim) && self.is_alive(&other))
+        })
     }
 
     /// An entry for the same port that is not this very claim's.

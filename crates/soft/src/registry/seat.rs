@@ -35,10 +35,7 @@ pub(super) struct Seat {
 pub(super) fn take(group: &Group, coroner: &Coroner) -> Result<Seat, JoinError> {
     let io = |doing| move |source| JoinError::Io { doing, source };
     let table = &group.table;
-    let (lock, owner_died) = table.lock(LOCK).map_err(io("locking the registry"))?;
-    if owner_died {
-        group.repair(&lock).map_err(io("repairing the registry"))?;
-    }
+    let lock = group.lock(LOCK).map_err(io("locking the registry"))?;
     let mut free = Vec::new();
     if table.sockets() == MANAGEMENT_SLOT {
         group.add_slot(&lock)?;

@@ -191,10 +191,7 @@ impl Membership {
 
     fn bury(&self, slot: u16, tenant: &Tenant) {
         let table = &self.group.table;
-        let Ok((lock, owner_died)) = table.lock(LOCK) else { return };
-        if owner_died && self.group.repair(&lock).is_err() {
-            return;
-        }
+        let Ok(_lock) = self.group.lock(LOCK) else { return };
         // Somebody may have been faster, and the slot have a new tenant.
         let now = table.tenant(slot);
         if now.is_some_and(|now| now.identity == tenant.identity && now.tenure == tenant.tenure) {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -36,11 +36,15 @@ fn dying_process() {
     let namespace = words.next().unwrap().to_owned();
     let registry =
         Registry::join(&JoinOptions { port, namespace, ..JoinOptions::default() }).unwrap();
+    if stage == "listening" {
+        assert!(registry.claim_port(&claim(1)).unwrap());
+        assert!(registry.listen_on_port(&Claim { listens: true, ..claim(1) }).unwrap());
+    }
     let group = &registry.member.group;
     let (lock, _) = group.table.lock(LONG).unwrap();
     let slot = group.table.sockets();
     let mut socket = None;
-    if stage != "locked" {
+    if matches!(stage, "bound" | "stored") {
         group.table.set_creating(true);
         socket = Some(RxSocket::bind(port, true).unwrap());
     }
@@ -50,6 +54,23 @@ fn dying_process() {
     println!("@holding");
     // Until the parent kills us, or is dead itself.
     let _ = io::stdin().read(&mut [0]);
+}
+
+fn claim(id: u32) -> Claim {
+    let ip = Ipv4Addr::LOCALHOST.into();
+    Claim { id, service: 0x0106_1234, ip, reuse: false, family_only: false, listens: false }
+}
+
+#[test]
+fn a_port_is_free_when_its_process_is_dead_noticed_or_not() {
+    let options = options(9);
+    let registry = Registry::join(&options).unwrap();
+    let mut dying = None;
+    served(&registry, || dying = Some(Dying::at("listening", &options)));
+    // Nobody serves any more, so nobody hears of the death.
+    dying.unwrap().kill();
+    assert!(registry.claim_port(&claim(2)).unwrap());
+    assert!(registry.listen_on_port(&Claim { listens: true, ..claim(2) }).unwrap());
 }
 
 struct Dying(Child);
