@@ -392,27 +392,9 @@ impl Receiver<'_> {
     /// A record that came by a lane.
     fn record(&mut self, record: &Record<'_>) {
         match record.content() {
-            Content::Packet(packet) => {
-                let qpn = packet.bth.dest_qpn;
-                let taken = self.select(qpn)
-                    && self
-                        .current
-                        .as_ref()
-                        .is_some_and(|qp| qp.handle_record(record.slot, &packet, &mut self.now));
-                if !taken {
-                    self.host.refuse(record.slot, qpn);
-                }
-            }
+            Content::Packet(packet) => self.connected(record.slot, &packet, None),
             Content::Reference(source, packet) => {
-                let qpn = packet.bth.dest_qpn;
-                let pull = Pull { pid: record.pid, source };
-                let taken = self.select(qpn)
-                    && self.current.as_ref().is_some_and(|qp| {
-                        qp.handle_reference(record.slot, &packet, pull, &mut self.now)
-                    });
-                if !taken {
-                    self.host.refuse(record.slot, qpn);
-                }
+                self.connected(record.slot, &packet, Some(Pull { pid: record.pid, source }));
             }
             Content::Datagram(path, packet) if packet.bth.dest_qpn == GSI_QPN => {
                 // A copy: the sender may still write where this is.
@@ -428,6 +410,19 @@ impl Receiver<'_> {
             }
             Content::Absent(qpn) => self.host.refused(record.slot, qpn),
             Content::Nonsense => count(&self.host.received.malformed),
+        }
+    }
+
+    /// A packet of a connected QP of the process in `slot`, its payload to be fetched where there is a `pull`.
+    fn connected(&mut self, slot: u16, packet: &Packet<'_>, pull: Option<Pull>) {
+        let qpn = packet.bth.dest_qpn;
+        let taken = self.select(qpn)
+            && self
+                .current
+                .as_ref()
+                .is_some_and(|qp| qp.handle_record(slot, packet, pull, &mut self.now));
+        if !taken {
+            self.host.refuse(slot, qpn);
         }
     }
 

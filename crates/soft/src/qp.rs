@@ -496,11 +496,16 @@ impl Qp {
     /// Sends what may be sent now, and tells the timers. The lock is held until the packets have left, so that
     /// packets of one QP keep their order.
     fn pump(&self, state: &mut State, now: Instant) {
+        self.pump_at(state, || now);
+    }
+
+    /// The same, where the time may not be known yet.
+    fn pump_at(&self, state: &mut State, now: impl FnOnce() -> Instant) {
         if state.gone {
             return;
         }
         if state.transport.output() != Output::None {
-            self.transmit(state, now);
+            self.transmit(state, now());
             self.tell(state);
         }
         self.publish_counters(state);
@@ -593,23 +598,9 @@ impl Qp {
         }
     }
 
-    /// Takes a packet that came by a lane from `slot`; false if it was not wanted.
-    pub(crate) fn handle_record(&self, slot: u16, packet: &Packet<'_>, now: &mut Now<'_>) -> bool {
-        self.take_record(slot, packet, None, now)
-    }
-
-    /// As [`handle_record`](Qp::handle_record), of a packet whose payload is to be fetched.
-    pub(crate) fn handle_reference(
-        &self,
-        slot: u16,
-        packet: &Packet<'_>,
-        pull: Pull,
-        now: &mut Now<'_>,
-    ) -> bool {
-        self.take_record(slot, packet, Some(pull), now)
-    }
-
-    fn take_record(
+    /// Takes a packet that came by a lane from `slot`, its payload to be fetched where there is a `pull`; false if it
+    /// was not wanted.
+    pub(crate) fn handle_record(
         &self,
         slot: u16,
         packet: &Packet<'_>,
@@ -653,20 +644,13 @@ impl Qp {
     /// After the packets of a batch: sends what they call for, except acknowledgements where `defer` is set.
     pub(crate) fn settle(&self, defer: bool, now: &mut Now<'_>) -> Left {
         let mut state = self.state.lock();
-        if state.gone {
-            return Left::Nothing;
+        if defer && !state.gone && state.transport.output() == Output::AcksOnly {
+            self.publish_counters(&mut state);
+            self.set_timer(&mut state);
+            return Left::Acks;
         }
-        let left = match state.transport.output() {
-            Output::None => Left::Nothing,
-            Output::AcksOnly if defer => Left::Acks,
-            Output::AcksOnly | Output::Data => {
-                self.transmit(&mut state, now.get());
-                Left::Nothing
-            }
-        };
-        self.publish_counters(&mut state);
-        self.set_timer(&mut state);
-        left
+        self.pump_at(&mut state, || now.get());
+        Left::Nothing
     }
 
     /// Destroys it, in whatever state (ibv_destroy_qp(3)): what is posted is dropped, its completions with it, and
@@ -679,6 +663,7 @@ impl Qp {
         }
         self.check_detached()?;
         self.release()?;
+        self.host().wait_for_peers(Thing::Qp(line_of_qp(self.qpn)), None);
         self.events.wait(|| self.host().waiting(Waiting::Qp, self.qpn));
         Ok(())
     }
@@ -700,7 +685,6 @@ impl Qp {
             state.gone = true;
             self.tell(&mut state);
         }
-        host.wait_for_peers(Thing::Qp(line_of_qp(self.qpn)), None);
         self.send_cq.purge(self.qpn);
         self.recv_cq.purge(self.qpn);
         for users in [&self.pd.users, &self.send_cq.users, &self.recv_cq.users] {
