@@ -174,7 +174,15 @@ impl Regions {
         region.locate(va, len)
     }
 
-    fn remote(&self, pd: u32, rkey: u32, va: u64, len: u64, need: Access) -> Result<u64, Fault> {
+    /// The same of `len` bytes that a peer names by `rkey`.
+    pub(crate) fn remote(
+        &self,
+        pd: u32,
+        rkey: u32,
+        va: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<u64, Fault> {
         let (slot, region) = self.find(rkey, REMOTE_BIT)?;
         if slot.invalidated.load(Ordering::Acquire) {
             return Err(Fault::Key);
@@ -208,33 +216,6 @@ impl Regions {
         need: Access,
     ) -> Result<(), Fault> {
         self.remote(pd, rkey, va, len, need).map(drop)
-    }
-
-    /// Where in this process memory is that the owner of `lkey` may have read, for who copies by other means.
-    pub(crate) fn locate(&self, pd: u32, lkey: u32, va: u64, len: u64) -> Result<u64, Fault> {
-        self.local(pd, lkey, va, len, false)
-    }
-
-    /// The same of memory that is to be written.
-    pub(crate) fn locate_for_write(
-        &self,
-        pd: u32,
-        lkey: u32,
-        va: u64,
-        len: u64,
-    ) -> Result<u64, Fault> {
-        self.local(pd, lkey, va, len, true)
-    }
-
-    /// The same of memory that a peer writes by `rkey`.
-    pub(crate) fn locate_remote(
-        &self,
-        pd: u32,
-        rkey: u32,
-        va: u64,
-        len: u64,
-    ) -> Result<u64, Fault> {
-        self.remote(pd, rkey, va, len, Access::REMOTE_WRITE)
     }
 
     pub(crate) fn gather(&self, pd: u32, lkey: u32, va: u64, dst: &mut [u8]) -> Result<(), Fault> {

@@ -151,7 +151,7 @@ impl device::Device for Surroundings<'_> {
 
     fn locate(&mut self, sge: &Sge, offset: u32, len: u32) -> Result<Piece, Fault> {
         let va = sge.addr.wrapping_add(offset.into());
-        let addr = self.regions.locate(self.pd, sge.lkey, va, len.into())?;
+        let addr = self.regions.local(self.pd, sge.lkey, va, len.into(), false)?;
         Ok(Piece { addr, len })
     }
 
@@ -161,13 +161,13 @@ impl device::Device for Surroundings<'_> {
 
     fn pull(&mut self, from: u64, sge: &Sge, offset: u32, len: u32) -> Result<(), PullError> {
         let va = sge.addr.wrapping_add(offset.into());
-        let to = self.regions.locate_for_write(self.pd, sge.lkey, va, len.into());
+        let to = self.regions.local(self.pd, sge.lkey, va, len.into(), true);
         self.fetch(from, to.map_err(PullError::Fault)?, len)
     }
 
     fn pull_remote(&mut self, rkey: u32, va: u64, len: u32) -> Result<(), PullError> {
         self.granted(Access::REMOTE_WRITE).map_err(PullError::Fault)?;
-        let to = self.regions.locate_remote(self.pd, rkey, va, len.into());
+        let to = self.regions.remote(self.pd, rkey, va, len.into(), Access::REMOTE_WRITE);
         self.fetch(0, to.map_err(PullError::Fault)?, len)
     }
 

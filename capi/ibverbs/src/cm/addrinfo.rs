@@ -204,7 +204,7 @@ fn socket_type(hints: &rdma_addrinfo) -> Result<(c_int, c_int), c_int> {
         _ => return Err(libc::EAI_SOCKTYPE),
     };
     let space = u32::try_from(hints.ai_port_space).map_err(|_| libc::EAI_SERVICE)?;
-    let of_space = match (space, PortSpace::from_number(space)) {
+    let of_space = match (space, PortSpace::from_number(space.into())) {
         (0, _) | (_, Some(PortSpace::Ib)) => return Ok((kind, 0)),
         (_, Some(PortSpace::Tcp)) => libc::SOCK_STREAM,
         (_, Some(PortSpace::Udp | PortSpace::Ipoib)) => libc::SOCK_DGRAM,

@@ -40,7 +40,7 @@ pub(super) unsafe fn create(
     ps: u32,
     qp_type: Option<QpType>,
 ) -> Outcome<Handle> {
-    let space = PortSpace::from_number(ps)
+    let space = PortSpace::from_number(ps.into())
         .ok_or(Failure::Argument { what: "port space", value: ps.into() })?;
     if !channel.is_null() {
         // SAFETY: the caller's promise.

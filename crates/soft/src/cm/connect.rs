@@ -3,12 +3,11 @@
 use ironverbs_mad::{Accept, Connect, ConnectError, Resolve, SidrAnswer};
 use ironverbs_sys::errno;
 use ironverbs_transport::verbs::QpType;
-use ironverbs_wire::mad::cm as wire;
 use ironverbs_wire::mad::cm::{IpHeader, RejReason, ServiceId, SidrStatus, Transport};
 use ironverbs_wire::{Mtu, Path};
 
 use super::id::{Call, Phase, State};
-use super::{CmError, CmId, ConnParam, Ece, private_data};
+use super::{CmError, CmId, ConnParam, private_data};
 use crate::context::limits;
 use crate::event::EventKind;
 use crate::{AttrMask, Error, QpAttr, QpState};
@@ -57,7 +56,7 @@ impl CmId {
         };
         let local_port = state.local.map_or(0, |local| local.port());
         let peer_port = state.peer.map_or(0, |peer| peer.port());
-        let service_id = ServiceId(self.port_space().service_id(peer_port));
+        let service_id = ServiceId::of_port(self.port_space(), peer_port);
         let ip = IpHeader { src_port: local_port, src: path.src.to_ip(), dst: path.dst.to_ip() };
         let now = session.now();
         if self.qp_type() == QpType::Ud {
@@ -90,7 +89,7 @@ impl CmId {
                 packet_rate: route.path.rate,
                 ack_timeout: link.ack_timeout,
                 packet_life_time: route.path.packet_life_time,
-                ece: options(state.ece),
+                ece: state.ece,
                 private_data: &param.private_data,
                 ..Connect::new(path, service_id, guid, qpn)
             };
@@ -175,7 +174,7 @@ impl CmId {
             flow_control: param.is_some_and(|param| param.flow_control),
             rnr_retry_count: param.map_or(link.rnr_retry_count, |p| p.rnr_retry_count.min(7)),
             srq,
-            ece: options(state.ece),
+            ece: state.ece,
             private_data: data,
             ..Accept::new(guid, qpn)
         };
@@ -376,10 +375,6 @@ fn numbers(state: &State, param: Option<&ConnParam>) -> (u32, bool) {
         (None, Some(param)) => (param.qp_num, param.srq),
         (None, None) => (0, false),
     }
-}
-
-fn options(ece: Ece) -> wire::Ece {
-    wire::Ece { vendor_id: ece.vendor_id, options: ece.options }
 }
 
 fn transport(qp_type: QpType) -> Transport {

@@ -120,7 +120,7 @@ impl Session<'_> {
         }
         let psn = self.random_psn();
         let process = self.process(&request.path.dst, request.remote_qpn);
-        let ece = ece(request.ece);
+        let ece = request.ece;
         let id = CmId::new_child(&listener, qp_type);
         {
             let mut state = id.state.lock();
@@ -244,7 +244,7 @@ impl Session<'_> {
         let id = self.core.conns.get(&reply.conn).cloned();
         let Some(id) = self.upgrade(id.as_ref()) else { return self.release(reply.conn) };
         let process = id.peer_gid().and_then(|gid| self.process(&gid, reply.remote_qpn));
-        let ece = ece(reply.ece);
+        let ece = reply.ece;
         {
             let mut state = id.state.lock();
             state.phase = Phase::Replied;
@@ -346,10 +346,6 @@ fn offer(listener: &Arc<CmId>, id: Arc<CmId>, param: EventParam, ece: Ece) {
         ece,
         tag: 0,
     });
-}
-
-fn ece(ece: ironverbs_wire::mad::cm::Ece) -> Ece {
-    Ece { vendor_id: ece.vendor_id, options: ece.options }
 }
 
 fn conn_param(private_data: &[u8]) -> EventParam {

@@ -16,6 +16,7 @@ use super::address::{self, Place};
 use super::connect::Link;
 use super::event::{Outstanding, Queued, Subject};
 use super::multicast::Joined;
+use super::params::default_qp_type;
 use super::resolve::Waiting;
 use super::{CmError, CmEventKind, Ece, EventChannel, EventParam, PortSpace, Route};
 use crate::host::Inner;
@@ -177,7 +178,7 @@ impl CmId {
         let host = channel.host().clone();
         host.0.check()?;
         host.join()?;
-        let qp_type = qp_type.unwrap_or(space.default_qp_type());
+        let qp_type = qp_type.unwrap_or(default_qp_type(space));
         Ok(CmId::with_state(channel, space, qp_type, State::new(Options::default())))
     }
 
@@ -373,7 +374,7 @@ impl CmId {
             IpAddr::V6(ip) if ip.is_unspecified() => LocalAddr::Any,
             ip => LocalAddr::Gid(state.place.as_ref().map_or(Gid::from_ip(ip), |place| place.gid)),
         };
-        let service = ServiceId(self.space.service_id(bound.port()));
+        let service = ServiceId::of_port(self.space, bound.port());
         cm.listen(service, addr, state.backlog as usize).ok()
     }
 

@@ -3,54 +3,30 @@
 use ironverbs_transport::verbs::{AhAttr, QpType};
 use ironverbs_wire::{Gid, Mtu};
 
-/// Which numbers a port is one of, and what kind of communication it serves (`enum rdma_port_space`).
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u32)]
-pub enum PortSpace {
-    /// Datagrams to the multicast groups of IP over InfiniBand.
-    Ipoib = 0x0002,
-    /// Reliable connections.
-    Tcp = 0x0106,
-    /// Unreliable datagrams.
-    Udp = 0x0111,
-    /// Any transport.
-    Ib = 0x013f,
-}
+pub use ironverbs_wire::mad::cm::{Ece, PortSpace};
 
-impl PortSpace {
-    /// The port space with that number in `<rdma/rdma_cma.h>`.
-    pub fn from_number(number: u32) -> Option<PortSpace> {
-        [PortSpace::Ipoib, PortSpace::Tcp, PortSpace::Udp, PortSpace::Ib]
-            .into_iter()
-            .find(|space| *space as u32 == number)
-    }
-
-    /// The type of queue pair that its ids have where the program does not say.
-    pub const fn default_qp_type(self) -> QpType {
-        match self {
-            PortSpace::Ipoib | PortSpace::Udp => QpType::Ud,
-            PortSpace::Tcp | PortSpace::Ib => QpType::Rc,
-        }
-    }
-
-    /// The service ID of a port (IBA A11.2).
-    pub const fn service_id(self, port: u16) -> u64 {
-        (self as u64) << 16 | port as u64
+/// The type of queue pair that ids of a port space have where the program does not say.
+pub(super) const fn default_qp_type(space: PortSpace) -> QpType {
+    match space {
+        PortSpace::Ipoib | PortSpace::Udp => QpType::Ud,
+        PortSpace::Tcp | PortSpace::Ib => QpType::Rc,
     }
 }
 
 /// Bytes of private data: what a program may give, and what the peer's event then shows, zeros behind.
 pub mod private_data {
-    /// A REQ's 92 bytes less the 36 of the addresses (IBA A11).
-    pub const CONNECT: usize = 56;
-    /// A SIDR_REQ's 216 bytes less the 36 of the addresses.
-    pub const UD_CONNECT: usize = 180;
-    /// A REP's.
-    pub const ACCEPT: usize = 196;
-    /// A SIDR_REP's.
-    pub const UD_ACCEPT: usize = 136;
-    /// A REJ's.
-    pub const REJECT: usize = 148;
+    use ironverbs_wire::mad::cm::{IpHeader, Rej, Rep, Req, SidrRep, SidrReq};
+
+    /// A REQ's, less the addresses (IBA A11): 56.
+    pub const CONNECT: usize = Req::PRIVATE_DATA - IpHeader::LEN;
+    /// A SIDR_REQ's, less the addresses: 180.
+    pub const UD_CONNECT: usize = SidrReq::PRIVATE_DATA - IpHeader::LEN;
+    /// A REP's: 196.
+    pub const ACCEPT: usize = Rep::PRIVATE_DATA;
+    /// A SIDR_REP's: 136.
+    pub const UD_ACCEPT: usize = SidrRep::PRIVATE_DATA;
+    /// A REJ's: 148.
+    pub const REJECT: usize = Rej::PRIVATE_DATA;
 }
 
 /// What a connection is to be like (`struct rdma_conn_param`), as the side that holds it sees it.
@@ -87,15 +63,6 @@ pub struct UdParam {
     pub qkey: u32,
     /// The caller's own word that [`CmId::join_multicast`](super::CmId::join_multicast) was given.
     pub cookie: usize,
-}
-
-/// Enhanced connection establishment: options of a vendor, only handed on (`struct ibv_ece`).
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
-pub struct Ece {
-    /// Whose options they are; 0: none.
-    pub vendor_id: u32,
-    /// The options.
-    pub options: u32,
 }
 
 /// How a multicast group is joined (`enum rdma_cm_mc_join_flags`).

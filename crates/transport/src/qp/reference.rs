@@ -4,15 +4,13 @@
 //! that either end can go back to any of them. Whoever cannot fetch a payload answers as to a gap in the sequence; as
 //! nothing is lost where payloads go by reference, the requester takes that for the wish to have it by value.
 
-use ironverbs_wire::Bth;
-
 use super::completion::local;
 use super::message::Refusal;
 use super::send_queue::{Data, Progress};
 use super::seq::Seq;
 use super::{Qp, emit, sg};
 use crate::device::{Device, PIECES, Piece, PullError, Sink};
-use crate::verbs::{Fault, SendFlags, Sge, WcStatus};
+use crate::verbs::{Fault, Sge, WcStatus};
 
 /// Wishes for payloads by value after which all go so: the peer cannot fetch them, or that is slow.
 const REFUSALS: u8 = 4;
@@ -161,17 +159,7 @@ impl Qp {
                 return false;
             }
         };
-        let op = emit::request_op(wqe.wr.opcode, place == 0, place + count == packets);
-        let solicited = op.is_last() && wqe.wr.flags.contains(SendFlags::SOLICITED);
-        let bth = Bth {
-            solicited: solicited && (op.is_send() || op.has_imm()),
-            pkey: self.pkey,
-            dest_qpn: self.attr.dest_qpn,
-            ack_req,
-            psn: at.psn(),
-            ..Bth::default()
-        };
-        let header = self.data_header(wqe, op, bth);
+        let header = self.data_header(wqe, at, place == 0, place + count == packets, ack_req);
         let pieces = pieces.get(..used).unwrap_or_default();
         if !emit::reference(sink, &self.path, header, pieces) {
             return false;

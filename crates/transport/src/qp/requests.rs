@@ -1,6 +1,6 @@
 //! The packets of a requester.
 
-use ironverbs_wire::{AtomicEth, Bth, Op, Packet, Reth, XrcEth};
+use ironverbs_wire::{AtomicEth, Bth, Packet, Reth, XrcEth};
 
 use super::completion::local;
 use super::send_queue::{Data, Progress, SendWqe};
@@ -29,18 +29,7 @@ impl Qp {
         let place = at.since(first);
         let offset = u64::from(place) * mtu;
         let left = wqe.len.saturating_sub(offset);
-        let (starts, ends) = (place == 0, place + 1 == packets);
-        let op = emit::request_op(wr.opcode, starts, ends);
-        let solicited = ends && wr.flags.contains(SendFlags::SOLICITED) && op.is_last();
-        let bth = Bth {
-            solicited: solicited && (op.is_send() || op.has_imm()),
-            pkey: self.pkey,
-            dest_qpn: self.attr.dest_qpn,
-            ack_req,
-            psn: at.psn(),
-            ..Bth::default()
-        };
-        let mut header = self.data_header(wqe, op, bth);
+        let mut header = self.data_header(wqe, at, place == 0, place + 1 == packets, ack_req);
         let mut payload = 0;
         match wr.opcode {
             WrOpcode::Read => {
@@ -79,9 +68,26 @@ impl Qp {
         true
     }
 
-    /// The headers of a packet with data, without those of READs and atomics.
-    pub(super) fn data_header(&self, wqe: &SendWqe, op: Op, bth: Bth) -> Packet<'static> {
+    /// The headers of the packet `at`, whether it is the request's first and last, without those of READs and atomics.
+    pub(super) fn data_header(
+        &self,
+        wqe: &SendWqe,
+        at: Seq,
+        first: bool,
+        last: bool,
+        ack_req: bool,
+    ) -> Packet<'static> {
         let wr = &wqe.wr;
+        let op = emit::request_op(wr.opcode, first, last);
+        let solicited = last && wr.flags.contains(SendFlags::SOLICITED);
+        let bth = Bth {
+            solicited: solicited && (op.is_send() || op.has_imm()),
+            pkey: self.pkey,
+            dest_qpn: self.attr.dest_qpn,
+            ack_req,
+            psn: at.psn(),
+            ..Bth::default()
+        };
         let mut header = emit::header(self.service(), op, bth);
         let xrc = self.config.qp_type == QpType::XrcSend;
         header.xrceth = xrc.then_some(XrcEth { srqn: wr.xrc_srqn });
