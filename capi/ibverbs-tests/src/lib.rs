@@ -147,3 +147,54 @@ pub fn text(output: &Output) -> String {
     let err = String::from_utf8_lossy(&output.stderr);
     format!("{}\n{out}{err}", output.status)
 }
+
+/// Fails unless the library exports what its `exports.txt` lists and nothing else.
+///
+/// # Panics
+/// With what is missing and what is too much.
+pub fn assert_exports(data: &[u8], exports: &str, count: usize) {
+    let wanted = listed(exports);
+    assert_eq!(wanted.len(), count);
+    let exported = exported(data);
+    let missing: Vec<_> = wanted.difference(&exported).collect();
+    let surplus: Vec<_> = exported.difference(&wanted).collect();
+    assert!(missing.is_empty() && surplus.is_empty(), "missing {missing:?}, surplus {surplus:?}");
+}
+
+/// The names that have a row in `docs/coverage.md`.
+pub fn covered() -> BTreeSet<&'static str> {
+    let table = include_str!("../../../docs/coverage.md");
+    let name = |line: &'static str| line.strip_prefix("| `")?.split_once('`').map(|(name, _)| name);
+    table.lines().filter_map(name).collect()
+}
+
+/// A module for each C program and in it a test for each of its cases, and one that holds the list of
+/// cases here and the program's own together. `$build` makes the program of a name, `$on` a command that runs
+/// it, `$run` runs one case.
+#[macro_export]
+macro_rules! programs {
+    ($build:path, $on:path, $run:path; $($name:ident { $($case:ident)* })*) => {$(
+        mod $name {
+            fn program() -> &'static std::path::Path {
+                static PROGRAM: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
+                PROGRAM.get_or_init(|| $build(stringify!($name), super::scratch()))
+            }
+
+            #[test]
+            fn every_case_is_a_test() {
+                let output = $on(program(), super::scratch()).arg("--list").output();
+                let output = output.expect("the program starts");
+                let listed = String::from_utf8_lossy(&output.stdout);
+                let ours = [$(stringify!($case)),*];
+                assert_eq!(listed.lines().collect::<Vec<_>>(), ours);
+            }
+
+            $(
+                #[test]
+                fn $case() {
+                    $run(program(), stringify!($case));
+                }
+            )*
+        }
+    )*};
+}

@@ -3,10 +3,9 @@
 //! The programs are `c/*.c`; the cases below are theirs, and one test per program holds the two
 //! lists together.
 
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::path::Path;
 
-use ironverbs_capi_ibverbs_tests::{build_program, on_library, text};
+use ironverbs_capi_ibverbs_tests::{on_library, text};
 
 fn scratch() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
@@ -17,36 +16,8 @@ fn run(program: &Path, case: &str) {
     assert!(output.status.success(), "{case}: {}", text(&output));
 }
 
-macro_rules! programs {
-    ($($name:ident { $($case:ident)* })*) => {$(
-        mod $name {
-            use super::*;
-
-            fn program() -> &'static Path {
-                static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-                PROGRAM.get_or_init(|| build_program(stringify!($name), scratch()))
-            }
-
-            #[test]
-            fn every_case_is_a_test() {
-                let output = on_library(program(), scratch()).arg("--list").output();
-                let output = output.expect("the program starts");
-                let listed = String::from_utf8_lossy(&output.stdout);
-                let ours = [$(stringify!($case)),*];
-                assert_eq!(listed.lines().collect::<Vec<_>>(), ours);
-            }
-
-            $(
-                #[test]
-                fn $case() {
-                    run(program(), stringify!($case));
-                }
-            )*
-        }
-    )*};
-}
-
-programs! {
+ironverbs_capi_ibverbs_tests::programs! {
+    ironverbs_capi_ibverbs_tests::build_program, ironverbs_capi_ibverbs_tests::on_library, super::run;
     devices {
         list_ends_with_null
         no_device_is_an_empty_list

@@ -3,11 +3,10 @@
 //! The programs are `c/*.c`; the cases below are theirs, and one test per program holds the two
 //! lists together.
 
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::path::Path;
 
 use ironverbs_capi_ibverbs_tests::text;
-use ironverbs_capi_rdmacm_tests::{build_program, on_libraries};
+use ironverbs_capi_rdmacm_tests::on_libraries;
 
 fn scratch() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
@@ -25,36 +24,8 @@ fn run(program: &Path, case: &str) {
     }
 }
 
-macro_rules! programs {
-    ($($name:ident { $($case:ident)* })*) => {$(
-        mod $name {
-            use super::*;
-
-            fn program() -> &'static Path {
-                static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-                PROGRAM.get_or_init(|| build_program(stringify!($name), scratch()))
-            }
-
-            #[test]
-            fn every_case_is_a_test() {
-                let output = on_libraries(program(), scratch()).arg("--list").output();
-                let output = output.expect("the program starts");
-                let listed = String::from_utf8_lossy(&output.stdout);
-                let ours = [$(stringify!($case)),*];
-                assert_eq!(listed.lines().collect::<Vec<_>>(), ours);
-            }
-
-            $(
-                #[test]
-                fn $case() {
-                    run(program(), stringify!($case));
-                }
-            )*
-        }
-    )*};
-}
-
-programs! {
+ironverbs_capi_ibverbs_tests::programs! {
+    ironverbs_capi_rdmacm_tests::build_program, ironverbs_capi_rdmacm_tests::on_libraries, super::run;
     ids {
         no_device
         devices_are_shared_with_ids

@@ -1,9 +1,8 @@
 //! What the linker made of the export tables, against the list of every symbol of librdmacm 44.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
-use ironverbs_capi_ibverbs_tests::{exported, library, listed, names};
+use ironverbs_capi_ibverbs_tests::{assert_exports, covered, exported, library, listed, names};
 
 const EXPORTS: &str = include_str!("../../rdmacm/exports.txt");
 
@@ -13,12 +12,7 @@ fn rdmacm() -> Vec<u8> {
 
 #[test]
 fn every_symbol_and_no_other() {
-    let wanted = listed(EXPORTS);
-    assert_eq!(wanted.len(), 68);
-    let exported = exported(&rdmacm());
-    let missing: Vec<_> = wanted.difference(&exported).collect();
-    let surplus: Vec<_> = exported.difference(&wanted).collect();
-    assert!(missing.is_empty() && surplus.is_empty(), "missing {missing:?}, surplus {surplus:?}");
+    assert_exports(&rdmacm(), EXPORTS, 68);
 }
 
 #[test]
@@ -43,11 +37,7 @@ fn every_stub_has_its_function() {
 
 #[test]
 fn every_name_has_a_row_in_the_coverage_table() {
-    let table = include_str!("../../../docs/coverage.md");
-    let rows: BTreeSet<&str> = table
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.split_once('`').map(|(name, _)| name))
-        .collect();
+    let rows = covered();
     for line in listed(EXPORTS) {
         let name = line.split('@').next().unwrap_or_default();
         assert!(rows.contains(name), "{name} is not in docs/coverage.md");
