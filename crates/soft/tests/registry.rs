@@ -1,6 +1,7 @@
 //! Groups of real processes: who gets which slot and which packets, through deaths, stops and other
 //! users.
 
+mod child;
 mod registry_support;
 
 use std::collections::BTreeSet;

@@ -1,19 +1,14 @@
 //! The other end of a connection in a process of its own: this test binary, executed again.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::RecvTimeoutError;
 
 use ironverbs_soft::config::{Setting, Source};
 use ironverbs_soft::*;
-use ironverbs_sys::process;
 
+use crate::child::Child;
+pub(crate) use crate::child::{WATCHDOG, eventually, say, told};
 use crate::common::*;
-
-/// Every wait ends here at the latest, with a failure.
-pub(crate) const WATCHDOG: Duration = Duration::from_secs(30);
 
 /// Bytes of memory of each side.
 pub(crate) const MEMORY: usize = 1 << 20;
@@ -63,32 +58,26 @@ impl std::fmt::Display for Address {
 }
 
 /// A process at the other end. Killed when dropped.
-pub(crate) struct Peer {
-    child: Child,
-    lines: Receiver<String>,
+pub(crate) struct Peer(Child);
+
+impl std::ops::Deref for Peer {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Peer {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
 }
 
 impl Peer {
     /// Starts one that does what `role` says, see [`crate::peer_process`].
     pub(crate) fn start(port: u16, role: &str) -> Peer {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["peer_process", "--exact", "--nocapture", "--test-threads=1"])
-            .env(ROLE, format!("{port} {role}"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            // What the test harness says in the child has no mark.
-            for line in stdout.lines().map_while(Result::ok) {
-                if let Some((_, line)) = line.split_once('@') {
-                    let _ = sender.send(line.to_owned());
-                }
-            }
-        });
-        Peer { child, lines }
+        Peer(Child::start("peer_process", (ROLE, format!("{port} {role}"))))
     }
 
     /// One whose QP of that type is connected to a new one of ours.
@@ -103,26 +92,6 @@ impl Peer {
         (peer, Joined { qp, remote })
     }
 
-    /// The next thing it says.
-    pub(crate) fn line(&self) -> String {
-        match self.lines.recv_timeout(WATCHDOG) {
-            Ok(line) => line,
-            Err(error) => panic!("peer {}: {error}", self.pid()),
-        }
-    }
-
-    pub(crate) fn tell(&mut self, line: &str) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub(crate) fn signal(&self, signal: i32) {
-        process::signal(self.pid(), signal).unwrap();
-    }
-
     /// SIGSTOP, and waits until it has stopped: some of its threads may run on for a moment.
     pub(crate) fn stop(&self) {
         self.signal(crate::traffic::SIGSTOP);
@@ -135,32 +104,9 @@ impl Peer {
         });
     }
 
-    pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-    }
-
-    /// Waits for its end; its exit code.
-    pub(crate) fn wait(&mut self) -> Option<i32> {
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            assert!(start.elapsed() < WATCHDOG, "peer {} does not end", self.pid());
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
     /// Waits until it has ended and its output was read.
     pub(crate) fn drained(&self) {
-        while !matches!(self.lines.recv_timeout(WATCHDOG), Err(RecvTimeoutError::Disconnected)) {}
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        while !matches!(self.line_within(WATCHDOG), Err(RecvTimeoutError::Disconnected)) {}
     }
 }
 
@@ -186,26 +132,4 @@ pub(crate) fn role() -> Option<(Side, Joined, Vec<String>)> {
     connect(&qp, &attr(side.gid(), remote.qpn));
     say("connected");
     Some((side, Joined { qp, remote }, words.map(str::to_owned).collect()))
-}
-
-pub(crate) fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "@{line}").and_then(|()| out.flush());
-}
-
-/// The next line from the test; ends the process when the test is gone.
-pub(crate) fn told() -> String {
-    let mut line = String::new();
-    match std::io::stdin().read_line(&mut line) {
-        Ok(1..) => line.trim().to_owned(),
-        _ => std::process::exit(0),
-    }
-}
-
-pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < WATCHDOG, "never: {what}");
-        std::thread::yield_now();
-    }
 }

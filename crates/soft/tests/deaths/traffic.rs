@@ -66,6 +66,13 @@ pub(crate) struct Traffic<'a> {
     pub(crate) received: u64,
 }
 
+impl fmt::Debug for Traffic<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Traffic { work, under_way, sent, received, .. } = self;
+        write!(f, "{work}: {sent} sent, {under_way} under way, {received} received")
+    }
+}
+
 impl<'a> Traffic<'a> {
     pub(crate) fn new(side: &'a Side, joined: &'a Joined, work: Work) -> Traffic<'a> {
         let random = fastrand::Rng::with_seed(1);

@@ -1,5 +1,7 @@
 //! Lanes between real processes, which are killed, stopped and misbehave.
 
+#[path = "../child/mod.rs"]
+mod child;
 mod process;
 mod transfer;
 

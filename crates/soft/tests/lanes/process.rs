@@ -1,12 +1,11 @@
 //! Members in processes of their own: this test binary, executed again.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use ironverbs_soft::registry::{JoinOptions, Registry};
-use ironverbs_sys::process;
+
+use crate::child::Child;
+pub(crate) use crate::child::{say, told};
 
 /// Every wait ends here at the latest, with a failure.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(20);
@@ -25,7 +24,6 @@ pub(crate) fn options(test: u16) -> JoinOptions {
 /// A member in another process. Killed when dropped.
 pub(crate) struct Member {
     child: Child,
-    lines: Receiver<String>,
     pub(crate) slot: u16,
 }
 
@@ -35,27 +33,12 @@ impl Member {
     /// newcomer asks.
     pub(crate) fn start(options: &JoinOptions, role: &str, serve: &dyn Fn()) -> Member {
         let lanes = u8::from(options.lanes);
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["member_process", "--exact", "--nocapture", "--test-threads=1"])
-            .env(ROLE, format!("{} {} {lanes} {role}", options.port, options.namespace))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            // What the test harness says in the child has no mark.
-            for line in stdout.lines().map_while(Result::ok) {
-                if let Some((_, line)) = line.split_once('@') {
-                    let _ = sender.send(line.to_owned());
-                }
-            }
-        });
-        let mut member = Member { child, lines, slot: u16::MAX };
+        let role_of = format!("{} {} {lanes} {role}", options.port, options.namespace);
+        let child = Child::start("member_process", (ROLE, role_of));
+        let mut member = Member { child, slot: u16::MAX };
         let start = Instant::now();
         let joined = loop {
-            match member.lines.recv_timeout(Duration::from_millis(1)) {
+            match member.child.line_within(Duration::from_millis(1)) {
                 Ok(line) => break line,
                 Err(error) => assert!(start.elapsed() < WATCHDOG, "{role}: {error}"),
             }
@@ -67,40 +50,24 @@ impl Member {
 
     /// The next thing it says.
     pub(crate) fn line(&self) -> String {
-        match self.lines.recv_timeout(WATCHDOG) {
+        match self.child.line_within(WATCHDOG) {
             Ok(line) => line,
             Err(error) => panic!("member {} in slot {}: {error}", self.pid(), self.slot),
         }
     }
+}
 
-    /// The next thing it says, if it has said something.
-    pub(crate) fn try_line(&self) -> Option<String> {
-        self.lines.try_recv().ok()
-    }
+impl std::ops::Deref for Member {
+    type Target = Child;
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// The next line it reads.
-    pub(crate) fn tell(&mut self, line: &str) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
-    }
-
-    pub(crate) fn signal(&self, signal: i32) {
-        process::signal(self.pid(), signal).unwrap();
-    }
-
-    /// kill -9. Not waited for: it may be a zombie for a while, which is dead enough.
-    pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
+    fn deref(&self) -> &Child {
+        &self.child
     }
 }
 
-impl Drop for Member {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl std::ops::DerefMut for Member {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.child
     }
 }
 
@@ -119,20 +86,6 @@ pub(crate) fn role() -> Option<(Registry, Vec<String>)> {
     let registry = Registry::join(&options).unwrap();
     say(&format!("joined {}", registry.slot()));
     Some((registry, words.collect()))
-}
-
-pub(crate) fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "@{line}").and_then(|()| out.flush());
-}
-
-/// The next line from the test; ends the process when the test is gone.
-pub(crate) fn told() -> String {
-    let mut line = String::new();
-    match std::io::stdin().read_line(&mut line) {
-        Ok(1..) => line.trim().to_owned(),
-        _ => std::process::exit(0),
-    }
 }
 
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {

@@ -1,5 +1,7 @@
 //! One-sided operations between real processes, which are killed, stopped, replaced and misbehave.
 
+#[path = "../child/mod.rs"]
+mod child;
 #[path = "../common/mod.rs"]
 mod common;
 mod peer;

@@ -1,18 +1,12 @@
 //! The other process of a case: this test binary, executed again, with a Host of its own.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
 
 use ironverbs_soft::*;
-use ironverbs_sys::process;
 
+use crate::child::Child;
+pub(crate) use crate::child::{WATCHDOG, eventually, say, told};
 use crate::common::{Side, attr, connect};
-
-/// Every wait ends here at the latest, with a failure.
-pub(crate) const WATCHDOG: Duration = Duration::from_secs(30);
 
 /// Bytes of each side's memory.
 pub(crate) const MEMORY: usize = 4 << 20;
@@ -63,32 +57,26 @@ impl Address {
 }
 
 /// The other process. Killed when dropped.
-pub(crate) struct Peer {
-    child: Child,
-    lines: Receiver<String>,
+pub(crate) struct Peer(Child);
+
+impl std::ops::Deref for Peer {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Peer {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
 }
 
 impl Peer {
     /// Starts one that does what `role` says.
     pub(crate) fn start(port: u16, role: &str) -> Peer {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["peer_process", "--exact", "--nocapture", "--test-threads=1"])
-            .env(ROLE, format!("{port} {role}"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            // What the test harness says in the child has no mark.
-            for line in stdout.lines().map_while(Result::ok) {
-                if let Some((_, line)) = line.split_once('@') {
-                    let _ = sender.send(line.to_owned());
-                }
-            }
-        });
-        Peer { child, lines }
+        Peer(Child::start("peer_process", (ROLE, format!("{port} {role}"))))
     }
 
     /// Connects a QP of `side` to the one of the peer, and tells it of `mr`.
@@ -99,38 +87,6 @@ impl Peer {
         let here = Address { rkey: mr.rkey(), ..Address::of(side, &qp) };
         self.tell(&here.say());
         (qp, there)
-    }
-
-    /// The next thing it says.
-    pub(crate) fn line(&self) -> String {
-        match self.lines.recv_timeout(WATCHDOG) {
-            Ok(line) => line,
-            Err(error) => panic!("process {}: {error}", self.pid()),
-        }
-    }
-
-    pub(crate) fn tell(&mut self, line: &str) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub(crate) fn signal(&self, signal: i32) {
-        process::signal(self.pid(), signal).unwrap();
-    }
-
-    /// kill -9.
-    pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -148,29 +104,6 @@ pub(crate) fn meet(side: &Side, addr: u64, rkey: u32) -> (Arc<Qp>, Address) {
     let there = Address::parse(&told());
     connect(&qp, &attr(there.gid, there.qpn));
     (qp, there)
-}
-
-pub(crate) fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "@{line}").and_then(|()| out.flush());
-}
-
-/// The next line from the test; ends the process when the test is gone.
-pub(crate) fn told() -> String {
-    let mut line = String::new();
-    match std::io::stdin().read_line(&mut line) {
-        Ok(1..) => line.trim().to_owned(),
-        _ => std::process::exit(0),
-    }
-}
-
-#[track_caller]
-pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < WATCHDOG, "never: {what}");
-        std::thread::yield_now();
-    }
 }
 
 /// Posts a request and gives its completion.

@@ -1,10 +1,8 @@
 //! Members of a group in processes of their own: this test binary, executed again.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Read;
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use ironverbs_soft::registry::{JoinError, JoinOptions, Registry, slot_of};
@@ -12,8 +10,8 @@ use ironverbs_sys::process;
 use ironverbs_sys::udp::RxBatch;
 use ironverbs_sys::unix::wait_readable;
 
-/// Every wait ends here at the latest, with a failure.
-pub(crate) const WATCHDOG: Duration = Duration::from_secs(30);
+pub(crate) use crate::child::WATCHDOG;
+use crate::child::{Child, say};
 
 const ROLE: &str = "IRONVERBS_TEST_MEMBER";
 
@@ -29,8 +27,6 @@ pub(crate) fn options(test: u16) -> JoinOptions {
 /// A member in another process. Killed when dropped.
 pub(crate) struct Member {
     child: Child,
-    stdin: ChildStdin,
-    lines: Receiver<String>,
     pub(crate) slot: u16,
 }
 
@@ -38,25 +34,8 @@ impl Member {
     /// Starts one without waiting for it to join; as another user, if a uid is given.
     pub(crate) fn start(options: &JoinOptions, uid: Option<u32>) -> Member {
         let uid = uid.map_or(String::new(), |uid| uid.to_string());
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["member_process", "--exact", "--nocapture", "--test-threads=1"])
-            .env(ROLE, format!("{} {} {uid}", options.port, options.namespace))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stdin = child.stdin.take().unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            // What the test harness says in the child has no mark.
-            for line in stdout.lines().map_while(Result::ok) {
-                if let Some((_, line)) = line.split_once('@') {
-                    let _ = sender.send(line.to_owned());
-                }
-            }
-        });
-        Member { child, stdin, lines, slot: u16::MAX }
+        let role = format!("{} {} {uid}", options.port, options.namespace);
+        Member { child: Child::start("member_process", (ROLE, role)), slot: u16::MAX }
     }
 
     /// Starts one and waits until it has joined.
@@ -74,7 +53,7 @@ impl Member {
 
     /// The next thing it says.
     pub(crate) fn line(&self) -> String {
-        match self.lines.recv_timeout(WATCHDOG) {
+        match self.child.line_within(WATCHDOG) {
             Ok(line) => line,
             Err(error) => panic!("member {} in slot {}: {error}", self.pid(), self.slot),
         }
@@ -82,11 +61,11 @@ impl Member {
 
     /// The next thing it says, if it has said something.
     pub(crate) fn try_line(&self) -> Option<String> {
-        self.lines.try_recv().ok()
+        self.child.try_line()
     }
 
     pub(crate) fn ask(&mut self, command: &str) -> String {
-        writeln!(self.stdin, "{command}").unwrap();
+        self.child.tell(command);
         self.line()
     }
 
@@ -95,11 +74,11 @@ impl Member {
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.pid()
     }
 
     pub(crate) fn signal(&self, signal: i32) {
-        process::signal(self.pid(), signal).unwrap();
+        self.child.signal(signal);
     }
 
     pub(crate) fn kill(mut self) {
@@ -108,15 +87,8 @@ impl Member {
 
     /// Kills it, but keeps its standard input open for children of it.
     pub(crate) fn die(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.kill();
+        self.child.wait();
     }
 }
 
@@ -154,7 +126,7 @@ pub(crate) fn member_process() {
     let options = JoinOptions { port, namespace, ..JoinOptions::default() };
     match Registry::join(&options) {
         Ok(registry) => {
-            say(format_args!("joined {}", registry.slot()));
+            say(&format!("joined {}", registry.slot()));
             live(registry, &options);
         }
         Err(error) => {
@@ -163,15 +135,10 @@ pub(crate) fn member_process() {
                 JoinError::Unresponsive { .. } => "unresponsive",
                 _ => "failed",
             };
-            say(format_args!("{kind} {error:?}"));
+            say(&format!("{kind} {error:?}"));
         }
     }
     std::process::exit(0);
-}
-
-fn say(line: std::fmt::Arguments<'_>) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "@{line}").and_then(|()| out.flush());
 }
 
 /// Serves the group, says what packets come, and obeys, until the parent is gone.
@@ -206,13 +173,13 @@ fn live(registry: Registry, options: &JoinOptions) {
             let line: Vec<u8> = pending.drain(..=end).collect();
             match String::from_utf8_lossy(&line).trim() {
                 "claim" => match registry.claim_block() {
-                    Ok(block) => say(format_args!("block {}", block.number())),
-                    Err(error) => say(format_args!("{error}")),
+                    Ok(block) => say(&format!("block {}", block.number())),
+                    Err(error) => say(&format!("{error}")),
                 },
                 "members" => {
                     let slots: Vec<_> =
                         registry.members().iter().map(|member| member.slot).collect();
-                    say(format_args!("members {slots:?}"));
+                    say(&format!("members {slots:?}"));
                 }
                 "fork" => {
                     let parent = process::pid();
@@ -220,7 +187,7 @@ fn live(registry: Registry, options: &JoinOptions) {
                         // SAFETY: the child allocates, which glibc allows there, and takes no lock.
                         let _ = unsafe { process::exit_code_of_fork(|| outlive(parent)) };
                     });
-                    say(format_args!("forked"));
+                    say("forked");
                 }
                 "churn" => {
                     drop(registry);
@@ -228,7 +195,7 @@ fn live(registry: Registry, options: &JoinOptions) {
                 }
                 "leave" => {
                     drop(registry);
-                    say(format_args!("left"));
+                    say("left");
                     let _ = stdin.read(&mut bytes);
                     return;
                 }
@@ -240,7 +207,7 @@ fn live(registry: Registry, options: &JoinOptions) {
 
 /// Comes and goes until killed, or for as long as the watchdog lets it.
 fn churn(options: &JoinOptions) -> ! {
-    say(format_args!("churning"));
+    say("churning");
     let start = Instant::now();
     while start.elapsed() < WATCHDOG {
         if let Ok(registry) = Registry::join(options) {
@@ -262,5 +229,5 @@ fn outlive(parent: u32) -> i32 {
 
 fn report(how: &str, bytes: &[u8]) {
     let number = bytes.last_chunk().map_or(0, |last| u32::from_be_bytes(*last));
-    say(format_args!("{how} {number}"));
+    say(&format!("{how} {number}"));
 }
