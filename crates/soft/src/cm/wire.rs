@@ -49,10 +49,7 @@ pub(super) fn send(host: &Inner, transmit: &Transmit, psn: u32) -> Sent {
     match addressee(registry, &transmit.path.dst, &transmit.mad) {
         For::Us => Sent::Here,
         For::Slot(slot) => {
-            if !host.post_datagram(slot, &transmit.path, &packet) {
-                let bytes = whole(host, &transmit.path, &packet);
-                hand(host, registry, slot, Handed::new(&transmit.path, HANDED_PORT, bytes));
-            }
+            pass(host, registry, slot, &transmit.path, &packet, None);
             Sent::Away
         }
         For::Everybody => {
@@ -67,9 +64,28 @@ pub(super) fn send(host: &Inner, transmit: &Transmit, psn: u32) -> Sent {
 pub(super) fn hand_on(host: &Inner, path: &Path, pkey: u16, mad: &Mad) -> Sent {
     let Some(registry) = host.registry() else { return Sent::Here };
     let For::Slot(slot) = addressee(registry, &path.dst, mad) else { return Sent::Here };
-    let bytes = whole(host, path, &gmp(pkey, 0, mad));
-    hand(host, registry, slot, Handed::new(path, HANDED_PORT, bytes));
+    pass(host, registry, slot, path, &gmp(pkey, 0, mad), None);
     Sent::Away
+}
+
+/// Gives a packet to the process in a slot: through a lane, or by mail, then as it `came` to a socket, if it did: the
+/// source port and all bytes.
+fn pass(
+    host: &Inner,
+    registry: &Registry,
+    slot: u16,
+    path: &Path,
+    packet: &Packet<'_>,
+    came: Option<(u16, &[u8])>,
+) {
+    if host.post_datagram(slot, path, packet) {
+        return;
+    }
+    let (src_port, bytes) = match came {
+        Some((src_port, bytes)) => (src_port, bytes.to_vec()),
+        None => (HANDED_PORT, whole(host, path, packet)),
+    };
+    hand(host, registry, slot, Handed { path: *path, src_port, bytes });
 }
 
 /// A whole packet for another process of this host.
@@ -78,12 +94,6 @@ pub(super) struct Handed {
     path: Path,
     src_port: u16,
     bytes: Vec<u8>,
-}
-
-impl Handed {
-    fn new(path: &Path, src_port: u16, bytes: Vec<u8>) -> Handed {
-        Handed { path: *path, src_port, bytes }
-    }
 }
 
 /// Packets that may wait for room in mailboxes.
@@ -159,9 +169,7 @@ pub(crate) fn is_ours(
     match addressee(registry, &path.dst, mad) {
         For::Us => true,
         For::Slot(slot) => {
-            if !host.post_datagram(slot, path, packet) {
-                hand(host, registry, slot, Handed::new(path, src_port, bytes.to_vec()));
-            }
+            pass(host, registry, slot, path, packet, Some((src_port, bytes)));
             false
         }
         For::Everybody => {
