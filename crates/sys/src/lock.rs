@@ -252,7 +252,7 @@ mod tests {
     fn a_thread_that_dies_holding_it_counts_as_dead() {
         let memory = shared();
         thread::scope(|scope| {
-            scope.spawn(|| std::mem::forget(lock(&memory, 64, LONG).unwrap()));
+            scope.spawn(|| std::mem::forget(lock(&memory, 64, LONG).unwrap())).join().unwrap();
         });
         assert!(matches!(lock(&memory, 64, LONG).unwrap(), Locked::OwnerDied(_)));
     }
@@ -265,8 +265,9 @@ mod tests {
         assert!(is_kept(&memory, 64));
         drop(kept);
         assert!(!is_kept(&memory, 64));
+        // The end of a scope waits for the closure, `join` for the thread: only its end lets go of what it kept.
         thread::scope(|scope| {
-            scope.spawn(|| std::mem::forget(keep(&memory, 64).unwrap()));
+            scope.spawn(|| std::mem::forget(keep(&memory, 64).unwrap())).join().unwrap();
         });
         assert!(!is_kept(&memory, 64));
         drop(keep(&memory, 64).unwrap());
