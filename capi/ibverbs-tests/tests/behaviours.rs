@@ -119,6 +119,10 @@ ironverbs_capi_ibverbs_tests::programs! {
         members_hear_and_others_do_not
         wrong_addresses_and_limits
     }
+    removal {
+        told_flushed_and_released
+        who_sits_in_a_call_comes_back
+    }
     old {
         queries
         connection

@@ -195,6 +195,15 @@ impl Context {
         &self.host.0
     }
 
+    /// An error where nothing new can be asked of the device: in a fork, and once its interface is gone.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.inner().check()?;
+        match self.device.is_present() {
+            true => Ok(()),
+            false => Err(Error::Removed { device: self.device.name().to_owned() }),
+        }
+    }
+
     /// Limits of the device (ibv_query_device(3)).
     pub fn attr(&self) -> DeviceAttr {
         // CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, RC_RNR_NAK_GEN, SRQ_RESIZE, XRC, each with a test.
@@ -347,13 +356,13 @@ impl Context {
 
     /// Makes a protection domain (ibv_alloc_pd(3)).
     pub fn alloc_pd(self: &Arc<Self>) -> Result<Arc<Pd>, Error> {
-        self.inner().check()?;
+        self.check()?;
         Pd::new(self)
     }
 
     /// Makes a completion channel (ibv_create_comp_channel(3)).
     pub fn create_channel(self: &Arc<Self>) -> Result<Arc<Channel>, Error> {
-        self.inner().check()?;
+        self.check()?;
         Channel::new(self)
     }
 
@@ -364,7 +373,7 @@ impl Context {
         channel: Option<&Arc<Channel>>,
         comp_vector: u32,
     ) -> Result<Arc<Cq>, Error> {
-        self.inner().check()?;
+        self.check()?;
         Cq::new(self, cqe, channel, comp_vector)
     }
 
@@ -379,7 +388,7 @@ impl Context {
         create: bool,
         exclusive: bool,
     ) -> Result<Arc<Xrcd>, Error> {
-        self.inner().check()?;
+        self.check()?;
         Xrcd::open(self, file, create, exclusive)
     }
 

@@ -176,7 +176,7 @@ impl Cq {
 
     /// Changes the size (ibv_resize_cq(3)); refused when more completions than that are waiting.
     pub fn resize(&self, cqe: u32) -> Result<(), Error> {
-        self.context.inner().check()?;
+        self.context.check()?;
         self.identity.check()?;
         check_cqe(cqe)?;
         let mut entries = self.entries.lock();

@@ -81,7 +81,13 @@ impl Device {
         // Before anything is copied. Where it may not be done, only memory taken away under a region is not survived.
         let _ = copy::arm();
         let context = Context::new(host, self)?;
-        self.contexts.lock().push(Arc::downgrade(&context));
+        let mut contexts = self.contexts.lock();
+        // Looked at again under the lock under which a removal is told.
+        if !self.is_present() {
+            return Err(Error::Gone { device: self.name.clone() });
+        }
+        contexts.push(Arc::downgrade(&context));
+        drop(contexts);
         Ok(context)
     }
 
@@ -116,14 +122,19 @@ impl Device {
         self.port.read().gids.contains(&Some(*gid))
     }
 
+    /// Tells all contexts of an event of the port.
     pub(crate) fn raise(&self, kind: EventKind) {
+        self.tell(kind, &EventSource::Port(1));
+    }
+
+    fn tell(&self, kind: EventKind, source: &EventSource) {
         for context in self.contexts.lock().iter().filter_map(Weak::upgrade) {
-            let event = AsyncEvent { kind, source: EventSource::Port(1) };
-            context.events.push(event);
+            context.events.push(AsyncEvent { kind, source: source.clone() });
         }
     }
 
-    /// Takes over what the interface has become; None when it is gone.
+    /// Takes over what the interface has become; None when it is gone, and with it the device, for good: an interface
+    /// that comes back, even with the same number (from another network namespace), is a new device.
     fn follow(&self, interface: Option<&Interface>) {
         let gone = Interface {
             index: self.ifindex,
@@ -134,7 +145,9 @@ impl Device {
             mac: [0; 6],
             addresses: Vec::new(),
         };
-        self.present.store(interface.is_some(), Ordering::Release);
+        if interface.is_none() {
+            self.present.store(false, Ordering::Release);
+        }
         let mut port = self.port.write();
         let mut now = port.clone();
         now.update(interface.unwrap_or(&gone));
@@ -148,6 +161,9 @@ impl Device {
             (false, true) => self.raise(EventKind::PortActive),
             (true, false) => self.raise(EventKind::PortErr),
             _ => {}
+        }
+        if interface.is_none() {
+            self.tell(EventKind::DeviceFatal, &EventSource::Device);
         }
     }
 }
@@ -200,10 +216,12 @@ impl Devices {
         self.list.iter().filter(|device| device.is_present()).cloned().collect()
     }
 
-    /// Brings the devices up to date with the interfaces.
-    pub(crate) fn refresh(&mut self, host: &Arc<Inner>, interfaces: &[Interface]) {
-        for device in &self.list {
+    /// Brings the devices up to date with the interfaces. Whether one was removed.
+    pub(crate) fn refresh(&mut self, host: &Arc<Inner>, interfaces: &[Interface]) -> bool {
+        let mut any_removed = false;
+        for device in self.list.iter().filter(|device| device.is_present()) {
             device.follow(interfaces.iter().find(|i| i.index == device.ifindex));
+            any_removed |= !device.is_present();
         }
         let allowed = &host.config.interfaces.value;
         let eligible = |i: &&Interface| match allowed.as_slice() {
@@ -220,12 +238,13 @@ impl Devices {
                 self.add(host, interface);
             }
         }
+        any_removed
     }
 
     fn add(&mut self, host: &Arc<Inner>, interface: &Interface) {
         let index = self.list.len() as u32;
         let mut guid = guid_of(interface);
-        if self.list.iter().any(|d| d.guid == guid) {
+        if self.list.iter().any(|d| d.guid == guid && d.is_present()) {
             guid = hashed_guid(interface);
         }
         let mut port = Port::default();

@@ -72,9 +72,16 @@ pub enum Error {
     /// The process was forked: its handles belong to the parent.
     #[error("this process is a fork; the device belongs to its parent")]
     Forked,
-    /// The device's interface is gone.
+    /// The device cannot be opened or used for something new: its interface is gone. ENODEV.
     #[error("device {device} is gone")]
     Gone {
+        /// Name of the device.
+        device: String,
+    },
+    /// The context's device went away while it was open; only destroying and looking is left. EIO, as the kernel
+    /// answers whoever holds the file of a device that was removed.
+    #[error("device {device} was removed while it was open")]
+    Removed {
         /// Name of the device.
         device: String,
     },
@@ -108,15 +115,17 @@ impl Error {
             Error::NoMemory { .. } => ENOMEM,
             Error::Forked => EPERM,
             Error::Gone { .. } => ENODEV,
-            Error::Overrun { .. } => EIO,
+            Error::Removed { .. } | Error::Overrun { .. } => EIO,
             Error::Io(e) => e.raw_os_error().unwrap_or(EIO),
         }
     }
 }
 
-/// The errno of a refused work request: ENOMEM for a full queue, EINVAL for all else (ibv_post_send(3)).
+/// The errno of a refused work request: ENOMEM for a full queue, EIO where the device is gone, EINVAL for all else
+/// (ibv_post_send(3)).
 pub fn post_errno(error: &PostError) -> i32 {
     match error {
+        PostError::DeviceGone => ironverbs_sys::errno::EIO,
         PostError::QueueFull { .. } => ironverbs_sys::errno::ENOMEM,
         _ => ironverbs_sys::errno::EINVAL,
     }

@@ -87,6 +87,8 @@ pub(crate) struct Inner {
     /// CQs that overran and whose QPs are to follow.
     overrun: Mutex<Vec<Weak<Cq>>>,
     any_overrun: AtomicBool,
+    /// A device was removed whose QPs are to follow.
+    any_removed: AtomicBool,
     /// QPs that wait for room in a lane.
     pub(crate) blocked: Blocked,
     /// Every address of this host.
@@ -312,6 +314,7 @@ impl Inner {
             sent: Arc::default(),
             overrun: Mutex::default(),
             any_overrun: AtomicBool::new(false),
+            any_removed: AtomicBool::new(false),
             blocked: Blocked::default(),
             addresses: RwLock::default(),
             interfaces,
@@ -374,14 +377,21 @@ impl Inner {
 
     /// Brings the devices up to date with the network interfaces.
     pub(crate) fn follow_interfaces(self: &Arc<Self>) -> Result<(), Error> {
-        match &self.interfaces {
+        // Held while the system is asked: of two answers the older must not be the last that is taken over.
+        let mut devices = self.devices.lock();
+        let any_removed = match &self.interfaces {
             Interfaces::System => {
                 let interfaces = netlink::interfaces()?;
                 let addresses = interfaces.iter().flat_map(|i| &i.addresses);
                 *self.addresses.write() = addresses.map(|a| Gid::from_ip(a.ip)).collect();
-                self.devices.lock().refresh(self, &interfaces);
+                devices.refresh(self, &interfaces)
             }
-            Interfaces::Fixed(interfaces) => self.devices.lock().refresh(self, interfaces),
+            Interfaces::Fixed(interfaces) => devices.refresh(self, interfaces),
+        };
+        drop(devices);
+        if any_removed {
+            self.any_removed.store(true, Ordering::Release);
+            self.kick.wake_sleeper();
         }
         Ok(())
     }
@@ -431,6 +441,20 @@ impl Inner {
                 // From RESET there is nothing to fail.
                 let _ = qp.modify(&error, AttrMask::STATE);
             }
+        }
+        true
+    }
+
+    /// Fails the QPs of devices that were removed. Whether there were any.
+    pub(crate) fn fail_removed(&self) -> bool {
+        if !self.any_removed.load(Ordering::Relaxed)
+            || !self.any_removed.swap(false, Ordering::AcqRel)
+        {
+            return false;
+        }
+        let (qps, now) = (self.qps.read().all().collect::<Vec<_>>(), self.now());
+        for qp in qps {
+            qp.follow_device(now);
         }
         true
     }

@@ -387,7 +387,7 @@ impl Mr {
         new_range: Option<(u64, u64, u64)>,
         new_access: Option<Access>,
     ) -> Result<(), Error> {
-        self.context.inner().check()?;
+        self.context.check()?;
         self.identity.check()?;
         let mut now = self.now.lock();
         let pd = new_pd.unwrap_or(&now.pd).clone();

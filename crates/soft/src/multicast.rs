@@ -121,7 +121,7 @@ impl Qp {
     /// Invalid for another type than UD, or an address that is no multicast address; NoMemory beyond the limits of
     /// the device or of the system (`net.ipv4.igmp_max_memberships`).
     pub fn attach_mcast(&self, group: &Gid) -> Result<(), Error> {
-        self.host().check()?;
+        self.context().check()?;
         self.identity.check()?;
         self.check_group(group)?;
         self.host().groups.attach(self.host(), self, *group)

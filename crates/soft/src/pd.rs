@@ -79,7 +79,7 @@ impl Pd {
         iova: u64,
         access: Access,
     ) -> Result<Arc<Mr>, Error> {
-        self.host().check()?;
+        self.context.check()?;
         self.identity.check()?;
         // SAFETY: the caller promises what `register` asks for.
         unsafe { Mr::register(self, addr, len, iova, access) }
@@ -87,14 +87,14 @@ impl Pd {
 
     /// Makes an address handle (ibv_create_ah(3)).
     pub fn create_ah(self: &Arc<Self>, attr: &AhAttr) -> Result<Arc<Ah>, Error> {
-        self.host().check()?;
+        self.context.check()?;
         self.identity.check()?;
         Ah::new(self, attr)
     }
 
     /// Makes a shared receive queue (ibv_create_srq(3)).
     pub fn create_srq(self: &Arc<Self>, init: SrqInit) -> Result<Arc<Srq>, Error> {
-        self.host().check()?;
+        self.context.check()?;
         self.identity.check()?;
         Srq::new(self, init)
     }
@@ -107,14 +107,14 @@ impl Pd {
         xrcd: &Arc<Xrcd>,
         cq: &Arc<Cq>,
     ) -> Result<Arc<Srq>, Error> {
-        self.host().check()?;
+        self.context.check()?;
         self.identity.check()?;
         Srq::new_xrc(self, init, xrcd, cq)
     }
 
     /// Makes a queue pair in state RESET (ibv_create_qp(3)); those of type XRC_RECV are made by their XRC domain.
     pub fn create_qp(self: &Arc<Self>, init: &QpInit) -> Result<Arc<Qp>, Error> {
-        self.host().check()?;
+        self.context.check()?;
         self.identity.check()?;
         Qp::new(self, init)
     }

@@ -163,7 +163,7 @@ impl Inner {
             }
             did = true;
         }
-        did |= self.fail_overrun() | self.blocked.retry(&mut now);
+        did |= self.fail_overrun() | self.fail_removed() | self.blocked.retry(&mut now);
         did |= self.lanes().is_some_and(|lanes| lanes.pay());
         let looks = engine.looks_at_socket();
         let Engine { batch, owing, head, .. } = engine;
@@ -238,7 +238,7 @@ impl Inner {
     }
 
     pub(crate) fn run_timers(&self, now: Instant) -> bool {
-        let mut did = self.fail_overrun();
+        let mut did = self.fail_overrun() | self.fail_removed();
         while let Some((deadline, qpn)) = self.timers.pop(now) {
             if qpn == cm::TIMER {
                 self.cm.timeout(self, now);

@@ -68,6 +68,8 @@ struct State {
     shown_state: QpState,
     /// Destroyed: nothing happens any more.
     gone: bool,
+    /// Its device was removed: it has flushed, and takes nothing more.
+    removed: bool,
 }
 
 /// What the peer's process reads of a QP to carry out requests by itself.
@@ -89,6 +91,15 @@ enum Link {
 impl State {
     fn is_connected(&self, slot: u16) -> bool {
         matches!(&self.link, Link::Lane(lane) if lane.slot() == slot)
+    }
+
+    /// An error once nothing can be posted any more.
+    fn takes_work(&self) -> Result<(), PostError> {
+        match (self.gone, self.removed) {
+            (false, false) => Ok(()),
+            (true, _) => Err(PostError::State(QpState::Reset)),
+            (false, true) => Err(PostError::DeviceGone),
+        }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -125,7 +136,7 @@ impl Qp {
     ) -> Result<Arc<Qp>, Error> {
         let context = pd.context();
         let host = context.inner();
-        host.check()?;
+        context.check()?;
         for cq in [&init.send_cq, &init.recv_cq] {
             cq.identity.check()?;
             if !Arc::ptr_eq(cq.context(), context) {
@@ -193,6 +204,7 @@ impl Qp {
                 shown: 0,
                 shown_state: QpState::Reset,
                 gone: false,
+                removed: false,
             }),
         });
         host.qps.write().insert(&qp);
@@ -301,11 +313,15 @@ impl Qp {
 
     /// Changes attributes, the state among them (ibv_modify_qp(3)). On an error nothing has changed.
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), Error> {
-        self.host().check()?;
+        self.context().check()?;
         self.identity.check()?;
         let path = self.validate(attr, mask)?;
         let link = self.link(attr, mask, path.as_ref())?;
         let mut state = self.state.lock();
+        if state.removed {
+            let device = self.context().device().name().to_owned();
+            return Err(Error::Removed { device });
+        }
         let now = self.host().now();
         let pkey = limits::PKEY;
         if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Reset | QpState::Err) {
@@ -469,9 +485,7 @@ impl Qp {
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         self.own()?;
         let mut state = self.state.lock();
-        if state.gone {
-            return Err(PostError::State(QpState::Reset));
-        }
+        state.takes_work()?;
         state.transport.post_recv(wr_id, sges)?;
         // In the error state it is flushed; otherwise nothing is to be sent.
         if state.transport.state() == QpState::Err {
@@ -729,9 +743,7 @@ impl PostGuard<'_> {
     /// Posts one more.
     pub fn push(&mut self, wr: &SendWr, data: Payload<'_>) -> Result<(), PostError> {
         let state = self.state.as_mut().map_err(|e| *e)?;
-        if state.gone {
-            return Err(PostError::State(QpState::Reset));
-        }
+        state.takes_work()?;
         // A request keeps its place until the program has read its completion, or a later one (IBA 10.8.5.1): that
         // is what keeps a program that does not poll from overrunning its CQ.
         if self.qp.room(state) == 0 {

@@ -166,6 +166,9 @@ impl Srq {
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         // A fork's copy of the lock may be held for ever.
         self.context().inner().check().map_err(|_| PostError::State(QpState::Reset))?;
+        if !self.context().device().is_present() {
+            return Err(PostError::DeviceGone);
+        }
         self.ring.lock().push(wr_id, sges)
     }
 
@@ -187,7 +190,7 @@ impl Srq {
 
     /// Resizes the queue, arms the limit, or both (ibv_modify_srq(3)). On an error nothing has changed.
     pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Error> {
-        self.context().inner().check()?;
+        self.context().check()?;
         self.identity.check()?;
         let mut ring = self.ring.lock();
         if let Some(max_wr) = max_wr {

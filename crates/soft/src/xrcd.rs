@@ -139,6 +139,7 @@ impl Xrcd {
 
     /// Makes an XRC_RECV queue pair in state RESET (ibv_create_qp_ex(3)).
     pub fn create_qp(self: &Arc<Self>) -> Result<Arc<Qp>, Error> {
+        self.context().check()?;
         self.identity.check()?;
         let init = QpInit {
             qp_type: QpType::XrcRecv,
@@ -158,7 +159,7 @@ impl Xrcd {
     /// Invalid when the domain has no such QP.
     pub fn open_qp(&self, qpn: u32) -> Result<Arc<Qp>, Error> {
         let host = self.context().inner();
-        host.check()?;
+        self.context().check()?;
         self.identity.check()?;
         let found = host.qps.read().get(qpn);
         let ours = |qp: &Arc<Qp>| qp.xrcd().is_some_and(|xrcd| xrcd.is_same_domain(self));

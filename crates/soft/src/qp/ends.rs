@@ -1,9 +1,15 @@
 //! The ends of connections: what a peer is owed, what it left, and what others are told meanwhile.
 
+use std::time::Duration;
+
 use ironverbs_transport::device::Instant;
 use ironverbs_transport::qp::Output;
+use ironverbs_transport::verbs::{AttrMask, QpAttr, QpState};
 
 use super::{Link, Qp, State};
+use crate::context::limits;
+use crate::direct::Thing;
+use crate::direct::table::line_of_qp;
 use crate::host::AT_EXIT;
 use crate::local::Departure;
 use crate::neighbours::LastSink;
@@ -13,6 +19,9 @@ use crate::surroundings::Surroundings;
 /// How long after the kill of the peer's process its connections live on: a program that has had all it waited for,
 /// and whose peer ended by _exit(2), has read its completions by then.
 const GRACE: u64 = 150_000_000;
+
+/// How long the removal of a device waits for peers that use its QPs by themselves at that moment.
+const LAST_LOOK: Duration = Duration::from_millis(100);
 
 impl Qp {
     /// What others are told of it.
@@ -80,6 +89,39 @@ impl Qp {
             state.condemned = Some(now.after(self.host().clock.ticks(GRACE)));
         }
         self.set_timer(&mut state);
+    }
+
+    /// Moves to ERR and flushes if its device is gone; once.
+    pub(crate) fn follow_device(&self, now: Instant) {
+        if self.context().device().is_present() {
+            return;
+        }
+        let mut state = self.state.lock();
+        if state.gone || std::mem::replace(&mut state.removed, true) {
+            return;
+        }
+        self.settle_debts(&mut state, now);
+        {
+            let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
+            let mut surroundings = Surroundings::of(self);
+            // There is a way to ERR from every state.
+            let _ = state.transport.modify(
+                &error,
+                AttrMask::STATE,
+                None,
+                limits::PKEY,
+                now,
+                &mut surroundings,
+            );
+        }
+        self.pump(&mut state, now);
+        self.publish(&state);
+        let took = self.tell(&mut state);
+        drop(state);
+        if took {
+            // But the engine does not wait for a process that was stopped; deregistering does.
+            self.host().wait_for_peers(Thing::Qp(line_of_qp(self.qpn)), Some(LAST_LOOK));
+        }
     }
 
     /// Sends acknowledgements that were put off, at the end of the program.

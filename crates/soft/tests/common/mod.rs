@@ -29,6 +29,10 @@ pub const ALL: Access = Access::LOCAL_WRITE
 impl Side {
     pub fn new(host: Host, memory: usize) -> Side {
         let device = host.devices().unwrap().remove(0);
+        Side::on(host, &device, memory)
+    }
+
+    pub fn on(host: Host, device: &Arc<Device>, memory: usize) -> Side {
         let context = device.open().unwrap();
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq(4096, None, 0).unwrap();

@@ -97,4 +97,8 @@ pub enum PostError {
     /// The receives of this QP are posted to its SRQ, or to those of its XRC domain. EINVAL.
     #[error("the queue pair takes its receives from a shared receive queue")]
     SharedReceives,
+    /// The device was removed: what was posted has been flushed, and nothing more is taken. EIO. Never said by this
+    /// crate, which knows no devices.
+    #[error("the device was removed")]
+    DeviceGone,
 }

@@ -1,6 +1,10 @@
 //! Devices follow the network interfaces. Each case runs in a network namespace of its own: the test makes it and
 //! runs itself in it. That needs root and iproute2; without them these tests fail and say so.
 
+#[path = "../common/mod.rs"]
+mod common;
+mod removal;
+
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
@@ -83,11 +87,15 @@ fn device(host: &Host, interface: &str) -> Arc<Device> {
 
 fn open(device: &Arc<Device>) -> Arc<Context> {
     let context = device.open().unwrap();
+    nonblocking(&context);
+    while context.next_async_event().is_ok() {}
+    context
+}
+
+fn nonblocking(context: &Context) {
     // SAFETY: the context holds the descriptor for the length of the call.
     let fd = unsafe { BorrowedFd::borrow_raw(context.async_fd()) };
     UnixStream::from(fd.try_clone_to_owned().unwrap()).set_nonblocking(true).unwrap();
-    while context.next_async_event().is_ok() {}
-    context
 }
 
 /// Waits for an event of the port, whatever comes before it.
