@@ -123,6 +123,10 @@ ironverbs_capi_ibverbs_tests::programs! {
         told_flushed_and_released
         who_sits_in_a_call_comes_back
     }
+    forks {
+        local
+        wire
+    }
     old {
         queries
         connection

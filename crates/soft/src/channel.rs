@@ -34,8 +34,9 @@ impl Channel {
     }
 
     /// The CQ of the next event, to be acknowledged with [`Cq::ack_events`]. Blocks unless the descriptor is
-    /// O_NONBLOCK (then EAGAIN); EINTR when a signal came.
+    /// O_NONBLOCK (then EAGAIN); EINTR when a signal came; EPERM in a fork, which must not take its parent's events.
     pub fn next_event(&self) -> io::Result<Arc<Cq>> {
+        self.context.inner().check()?;
         self.queue.next(|cq| cq.upgrade().inspect(|cq| cq.comp_events.hand_out()))
     }
 

@@ -349,8 +349,9 @@ impl Context {
     }
 
     /// The next asynchronous event (ibv_get_async_event(3)). Blocks unless the descriptor is O_NONBLOCK (then
-    /// EAGAIN); EINTR when a signal came.
+    /// EAGAIN); EINTR when a signal came; EPERM in a fork, which must not take its parent's events.
     pub fn next_async_event(&self) -> io::Result<AsyncEvent> {
+        self.inner().check()?;
         self.events.next_event()
     }
 

@@ -171,6 +171,10 @@ impl Cq {
 
     /// Acknowledges `n` events (ibv_ack_cq_events(3)).
     pub fn ack_events(&self, n: u32) {
+        // A fork's copy of the lock may be held for ever.
+        if self.context.inner().check().is_err() {
+            return;
+        }
         self.comp_events.acknowledge(n);
     }
 

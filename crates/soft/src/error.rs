@@ -121,6 +121,13 @@ impl Error {
     }
 }
 
+impl From<Error> for io::Error {
+    /// For calls that block and tell as read(2) does: the same errno.
+    fn from(error: Error) -> io::Error {
+        io::Error::from_raw_os_error(error.errno())
+    }
+}
+
 /// The errno of a refused work request: ENOMEM for a full queue, EIO where the device is gone, EINVAL for all else
 /// (ibv_post_send(3)).
 pub fn post_errno(error: &PostError) -> i32 {

@@ -10,7 +10,7 @@ use ironverbs_transport::device::QpEvent;
 use parking_lot::{Condvar, Mutex};
 
 use crate::status::Wait;
-use crate::{Cq, Qp, Srq};
+use crate::{Context, Cq, Qp, Srq};
 
 /// What happened (`enum ibv_event_type`).
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +68,15 @@ pub enum EventSource {
 }
 
 impl EventSource {
+    fn context(&self) -> Option<&Context> {
+        match self {
+            EventSource::Qp(qp) => Some(qp.context()),
+            EventSource::Cq(cq) => Some(cq.context()),
+            EventSource::Srq(srq) => Some(srq.context()),
+            EventSource::Port(_) | EventSource::Device => None,
+        }
+    }
+
     fn count(&self) -> Option<&EventCount> {
         match self {
             EventSource::Qp(qp) => Some(&qp.events),
@@ -90,6 +99,12 @@ pub struct AsyncEvent {
 impl AsyncEvent {
     /// Acknowledges the event (ibv_ack_async_event(3)); call it once for each event read.
     pub fn ack(&self) {
+        // A fork's copy of the lock may be held for ever.
+        if let Some(context) = self.source.context()
+            && context.inner().check().is_err()
+        {
+            return;
+        }
         if let Some(count) = self.source.count() {
             count.acknowledge(1);
         }

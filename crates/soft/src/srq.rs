@@ -224,6 +224,10 @@ impl Srq {
 
     /// Its attributes (ibv_query_srq(3)).
     pub fn query(&self) -> SrqAttr {
+        // A fork's copy of the lock may be held for ever; there the SRQ is as good as none.
+        if self.context().inner().check().is_err() {
+            return SrqAttr { max_wr: 0, max_sge: 0, limit: 0 };
+        }
         let ring = self.ring.lock();
         SrqAttr {
             max_wr: ring.wqes.len() as u32,

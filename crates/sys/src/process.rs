@@ -300,11 +300,33 @@ impl ForkGuard {
 pub unsafe fn exit_code_of_fork(child: impl FnOnce() -> i32) -> io::Result<i32> {
     // SAFETY: the caller answers for what runs in the child, which ends by _exit: it runs none of
     // the parent's exit handlers and unwinds none of its frames.
-    let pid = check(unsafe { libc::fork() })?;
+    unsafe { exit_code(libc::fork(), child) }
+}
+
+/// The same by a clone(2) that the C library does not know of: no handler of pthread_atfork(3) runs.
+///
+/// # Safety
+/// As [`exit_code_of_fork`].
+///
+/// # Errors
+/// As [`exit_code_of_fork`].
+pub unsafe fn exit_code_of_clone(child: impl FnOnce() -> i32) -> io::Result<i32> {
+    // SAFETY: without CLONE_VM the child has a copy of this stack, as after fork(2); the pointers are
+    // null. The caller answers for what runs in the child, as above.
+    unsafe {
+        let pid = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0);
+        exit_code(pid as libc::pid_t, child)
+    }
+}
+
+/// # Safety
+/// `forked` is what a call just returned that made a copy of this process; else as [`exit_code_of_fork`].
+unsafe fn exit_code(forked: libc::pid_t, child: impl FnOnce() -> i32) -> io::Result<i32> {
+    let pid = check(forked)?;
     if pid == 0 {
         let run = std::panic::AssertUnwindSafe(child);
         let code = std::panic::catch_unwind(run).unwrap_or(101);
-        // SAFETY: as above.
+        // SAFETY: the child ends; nothing of it is used any more.
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;

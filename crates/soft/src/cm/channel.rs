@@ -57,12 +57,13 @@ impl EventChannel {
     }
 
     /// The next event (rdma_get_cm_event(3)). Blocks unless the descriptor is O_NONBLOCK (then EAGAIN); EINTR when a
-    /// signal came.
+    /// signal came; EPERM in a fork, which must not take its parent's events.
     ///
     /// Where a queue pair is attached, it is made ready before its [`CmEventKind::Established`] is returned.
     ///
     /// [`CmEventKind::Established`]: super::CmEventKind::Established
     pub fn next_event(&self) -> io::Result<CmEvent> {
+        self.host.0.check()?;
         let orphans = Orphans::default();
         let _sleeps = self.linger();
         let mut event = self.queue.next(|queued| orphans.hand_out(queued))?;
@@ -72,6 +73,7 @@ impl EventChannel {
 
     /// The next event if there is one, whatever the descriptor's mode.
     pub fn try_next_event(&self) -> io::Result<Option<CmEvent>> {
+        self.host.0.check()?;
         let orphans = Orphans::default();
         let mut event = self.queue.try_next(|queued| orphans.hand_out(queued))?;
         if let Some(event) = &mut event {

@@ -4,6 +4,7 @@
 mod child;
 #[path = "../common/mod.rs"]
 mod common;
+mod forks;
 mod peer;
 mod traffic;
 
@@ -33,6 +34,7 @@ fn peer_process() {
                 traffic.round();
             }
         }
+        ["echo"] => forks::echo(&side, &joined),
         // Takes one message and ends right after its completion.
         ["take", how] => {
             joined.qp.post_recv(1, &[side.sge(0, 64)]).unwrap();

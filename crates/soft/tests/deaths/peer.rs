@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 
-use ironverbs_soft::config::{Setting, Source};
+use ironverbs_soft::config::{DataPath, Setting, Source};
 use ironverbs_soft::*;
 
 use crate::child::Child;
@@ -15,10 +15,11 @@ pub(crate) const MEMORY: usize = 1 << 20;
 
 const ROLE: &str = "IRONVERBS_TEST_DEATHS";
 
-pub(crate) fn config(port: u16) -> Config {
+fn config(port: u16, path: DataPath) -> Config {
     let udp_port = Setting { value: port, source: Source::Default };
     let interfaces = Setting { value: vec!["lo".to_owned()], source: Source::Default };
-    Config { udp_port, interfaces, ..Config::default() }
+    let path = Setting { value: path, source: Source::Default };
+    Config { udp_port, interfaces, path, ..Config::default() }
 }
 
 /// A UDP port, and so a group, of the test's own.
@@ -28,7 +29,11 @@ pub(crate) fn port(test: u16) -> u16 {
 }
 
 pub(crate) fn side(port: u16) -> Side {
-    Side::new(Host::start(config(port)).unwrap(), MEMORY)
+    side_by(port, DataPath::Auto)
+}
+
+pub(crate) fn side_by(port: u16, path: DataPath) -> Side {
+    Side::new(Host::start(config(port, path)).unwrap(), MEMORY)
 }
 
 /// What one needs to know of the other's QP.
@@ -75,20 +80,18 @@ impl std::ops::DerefMut for Peer {
 }
 
 impl Peer {
-    /// Starts one that does what `role` says, see [`crate::peer_process`].
-    pub(crate) fn start(port: u16, role: &str) -> Peer {
-        Peer(Child::start("peer_process", (ROLE, format!("{port} {role}"))))
-    }
-
-    /// One whose QP of that type is connected to a new one of ours.
+    /// One whose QP of that type is connected to a new one of ours by the same path, and which does what `role` says,
+    /// see [`crate::peer_process`].
     pub(crate) fn connect(port: u16, side: &Side, init: &QpInit, role: &str) -> (Peer, Joined) {
-        let mut peer = Peer::start(port, &format!("{} {role}", init.qp_type as u32));
+        let path = side.host.config().path.value;
+        let role = format!("{port} {} {} {role}", path.as_str(), init.qp_type as u32);
+        let mut peer = Peer(Child::start("peer_process", (ROLE, role)));
         let remote = Address::parse(&peer.line());
         let qp = side.pd.create_qp(init).unwrap();
         peer.tell(&Address::of(side, &qp).to_string());
         connect(&qp, &attr(side.gid(), remote.qpn));
         assert_eq!(peer.line(), "connected");
-        assert!(qp.is_local());
+        assert_eq!(qp.is_local(), path != DataPath::Wire);
         (peer, Joined { qp, remote })
     }
 
@@ -120,7 +123,9 @@ pub(crate) struct Joined {
 pub(crate) fn role() -> Option<(Side, Joined, Vec<String>)> {
     let role = std::env::var(ROLE).ok()?;
     let mut words = role.split(' ');
-    let side = side(words.next()?.parse().ok()?);
+    let port = words.next()?.parse().ok()?;
+    let path = if words.next()? == "wire" { DataPath::Wire } else { DataPath::Auto };
+    let side = side_by(port, path);
     let qp_type = match words.next()?.parse().ok()? {
         2u32 => QpType::Rc,
         3 => QpType::Uc,
