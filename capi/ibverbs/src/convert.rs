@@ -213,8 +213,8 @@ pub(crate) fn c_wc(wc: &soft::Wc) -> ibv_wc {
         src_qp: wc.src_qpn,
         wc_flags: wc.flags.bits(),
         pkey_index: wc.pkey_index,
-        slid: 0,
+        slid: wc.slid,
         sl: wc.sl,
-        dlid_path_bits: 0,
+        dlid_path_bits: wc.dlid_path_bits,
     }
 }

@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
@@ -138,6 +139,33 @@ impl OneSided {
     }
 }
 
+/// What kind of links the devices have (`link_layer`).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// Ethernet: RoCEv2, addressed by IP addresses.
+    Ethernet,
+    /// InfiniBand: one subnet of the hosts that the configuration lists, addressed by LIDs.
+    InfiniBand,
+}
+
+impl Links {
+    fn parse(word: &str) -> Option<Links> {
+        Some(match word {
+            "Ethernet" => Links::Ethernet,
+            "InfiniBand" => Links::InfiniBand,
+            _ => return None,
+        })
+    }
+
+    /// The word that stands for it in a file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Links::Ethernet => "Ethernet",
+            Links::InfiniBand => "InfiniBand",
+        }
+    }
+}
+
 /// The configuration in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -163,9 +191,25 @@ pub struct Config {
     pub safe_copy: Setting<bool>,
     /// Whether an initiator carries out one-sided operations to a peer on the same host by itself.
     pub onesided: Setting<OneSided>,
+    /// What kind of links the devices have.
+    pub link_layer: Setting<Links>,
+    /// On InfiniBand links: addresses of the ports of the subnet, one of each, in ascending order; the same list
+    /// on every host. Empty: the subnet is this host.
+    pub hosts: Setting<Vec<IpAddr>>,
+    /// On InfiniBand links: the upper half of the ports' GIDs.
+    pub subnet_prefix: Setting<u64>,
+    /// On InfiniBand links: every port has two to this power of LIDs.
+    pub lmc: Setting<u8>,
+    /// On InfiniBand links: the P_Key table of the ports; in keys of full members the top bit is set.
+    pub pkeys: Setting<Vec<u16>>,
     /// Explain every failing verb on stderr.
     pub explain: Setting<bool>,
 }
+
+/// Ports that a subnet can have (`hosts`).
+pub const MAX_HOSTS: usize = 254;
+/// Entries of the P_Key table (`pkeys`).
+pub const MAX_PKEYS: usize = 32;
 
 impl Default for Config {
     fn default() -> Config {
@@ -182,6 +226,12 @@ impl Default for Config {
             path: Setting::default(DataPath::Auto),
             safe_copy: Setting::default(false),
             onesided: Setting::default(OneSided::Auto),
+            link_layer: Setting::default(Links::Ethernet),
+            hosts: Setting::default(Vec::new()),
+            // The default prefix of IBA 4.1.1.
+            subnet_prefix: Setting::default(0xfe80 << 48),
+            lmc: Setting::default(0),
+            pkeys: Setting::default(vec![0xffff]),
             explain: Setting::default(false),
         }
     }
@@ -436,6 +486,45 @@ impl Raw<'_> {
         }
     }
 
+    /// Distinct addresses in ascending order.
+    fn addresses(&self) -> Option<Vec<IpAddr>> {
+        let mut list: Vec<IpAddr> = match self {
+            Raw::Text(text) => text.split(',').map(|a| a.trim().parse().ok()).collect(),
+            Raw::Toml(DeValue::Array(array)) => array
+                .iter()
+                .map(|value| match value.get_ref() {
+                    DeValue::String(text) => text.parse().ok(),
+                    _ => None,
+                })
+                .collect(),
+            Raw::Toml(_) => None,
+        }?;
+        let usable = |a: &IpAddr| !(a.is_unspecified() || a.is_multicast());
+        list.sort_unstable();
+        list.dedup();
+        (list.len() <= MAX_HOSTS && list.iter().all(usable)).then_some(list)
+    }
+
+    /// P_Keys, hexadecimal in the variable. The partition 0 is none (IBA 10.9.1.1).
+    fn pkeys(&self) -> Option<Vec<u16>> {
+        let list: Vec<u16> = match self {
+            Raw::Text(text) => text
+                .split(',')
+                .map(|key| {
+                    let key = key.trim();
+                    u16::from_str_radix(key.strip_prefix("0x").unwrap_or(key), 16).ok()
+                })
+                .collect(),
+            Raw::Toml(DeValue::Array(array)) => array
+                .iter()
+                .map(|value| Raw::Toml(value.get_ref()).number32(1, 0xffff)?.try_into().ok())
+                .collect(),
+            Raw::Toml(_) => None,
+        }?;
+        let sound = (1..=MAX_PKEYS).contains(&list.len()) && list.iter().all(|k| k & 0x7fff != 0);
+        sound.then_some(list)
+    }
+
     fn names(&self) -> Option<Vec<String>> {
         let mut names = Vec::new();
         let mut add = |name: &str| {
@@ -561,6 +650,47 @@ const SETTINGS: &[Spec] = &[
         expected: "\"auto\", \"kernel\" or \"off\"",
         put: |c, raw, s| put(&mut c.onesided, raw.word().and_then(OneSided::parse), s),
         show: |c| (c.onesided.value.as_str().to_owned(), &c.onesided.source),
+    },
+    Spec {
+        key: "link_layer",
+        variable: "IRONVERBS_LINK_LAYER",
+        expected: "\"Ethernet\" or \"InfiniBand\"",
+        put: |c, raw, s| put(&mut c.link_layer, raw.word().and_then(Links::parse), s),
+        show: |c| (c.link_layer.value.as_str().to_owned(), &c.link_layer.source),
+    },
+    Spec {
+        key: "hosts",
+        variable: "IRONVERBS_HOSTS",
+        expected: "at most 254 unicast IP addresses (a list in a file, separated by commas in the variable)",
+        put: |c, raw, s| put(&mut c.hosts, raw.addresses(), s),
+        show: |c| {
+            let list: Vec<String> = c.hosts.value.iter().map(IpAddr::to_string).collect();
+            (list.join(","), &c.hosts.source)
+        },
+    },
+    Spec {
+        key: "subnet_prefix",
+        variable: "IRONVERBS_SUBNET_PREFIX",
+        expected: "an integer from 1 to 0xfeffffffffffffff (of 63 bits in a file)",
+        put: |c, raw, s| put(&mut c.subnet_prefix, raw.number(1, 0xfeff_ffff_ffff_ffff), s),
+        show: |c| (format!("{:#018x}", c.subnet_prefix.value), &c.subnet_prefix.source),
+    },
+    Spec {
+        key: "lmc",
+        variable: "IRONVERBS_LMC",
+        expected: "an integer from 0 to 7",
+        put: |c, raw, s| put(&mut c.lmc, raw.number32(0, 7).and_then(|n| n.try_into().ok()), s),
+        show: |c| (c.lmc.value.to_string(), &c.lmc.source),
+    },
+    Spec {
+        key: "pkeys",
+        variable: "IRONVERBS_PKEYS",
+        expected: "1 to 32 P_Keys from 0x0001 to 0xffff other than 0x8000 (a list of integers in a file, hexadecimal and separated by commas in the variable)",
+        put: |c, raw, s| put(&mut c.pkeys, raw.pkeys(), s),
+        show: |c| {
+            let list: Vec<String> = c.pkeys.value.iter().map(|k| format!("{k:#06x}")).collect();
+            (list.join(","), &c.pkeys.source)
+        },
     },
     Spec {
         key: "explain",

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU32;
 use ironverbs_transport::verbs::AhAttr;
 use ironverbs_wire::{Gid, Mtu, Path};
 
+use crate::config::MAX_PKEYS;
 use crate::event::{AsyncEvent, AsyncQueue};
 use crate::host::Inner;
 use crate::object::Identity;
@@ -32,6 +33,8 @@ pub(crate) mod limits {
     pub(crate) const MCAST_QPS: u32 = 256;
     pub(crate) const COMP_VECTORS: u32 = 2;
     pub(crate) const GIDS: u32 = 128;
+    /// Entries of the GID table of a port with an InfiniBand link.
+    pub(crate) const GUIDS: u32 = 8;
     pub(crate) const MESSAGE: u32 = 1 << 31;
     /// The one partition: the default, full membership.
     pub(crate) const PKEY: u16 = 0xffff;
@@ -239,7 +242,7 @@ impl Context {
             max_mcast_grp: limits::MCAST_GROUPS,
             max_mcast_qp_attach: limits::MCAST_QPS,
             max_total_mcast_qp_attach: limits::MCAST_GROUPS * limits::MCAST_QPS,
-            max_pkeys: 1,
+            max_pkeys: if self.device.subnet().is_some() { MAX_PKEYS as u16 } else { 1 },
             local_ca_ack_delay: 15,
             phys_port_cnt: 1,
             num_comp_vectors: limits::COMP_VECTORS,
@@ -251,7 +254,8 @@ impl Context {
         check_port(port)?;
         let (up, active_mtu) = self.device.link();
         let active = up && self.inner().has_wire();
-        Ok(PortAttr {
+        let subnet = self.device.subnet();
+        let attr = PortAttr {
             state: if active { PortState::Active } else { PortState::Down },
             max_mtu: Mtu::M4096,
             active_mtu,
@@ -275,14 +279,33 @@ impl Context {
             link_layer: LinkLayer::Ethernet,
             flags: 1,
             port_cap_flags2: 0,
+        };
+        let Some(subnet) = subnet else { return Ok(attr) };
+        Ok(PortAttr {
+            gid_tbl_len: limits::GUIDS,
+            // IBV_PORT_SYS_IMAGE_GUID_SUP, IBV_PORT_EXTENDED_SPEEDS_SUP, IBV_PORT_CM_SUP.
+            port_cap_flags: 1 << 11 | 1 << 14 | 1 << 16,
+            pkey_tbl_len: MAX_PKEYS as u16,
+            lid: self.device.place().map_or(0, |place| place.lid),
+            lmc: subnet.lmc(),
+            // 4.096 us * 2^18: about a second.
+            subnet_timeout: 18,
+            link_layer: LinkLayer::InfiniBand,
+            flags: 0,
+            ..attr
         })
+    }
+
+    fn gid_table_len(&self) -> u32 {
+        if self.device.subnet().is_some() { limits::GUIDS } else { limits::GIDS }
     }
 
     /// An entry of the GID table; Invalid when the entry is empty (ibv_query_gid_ex(3)).
     pub fn gid(&self, port: u8, index: u32) -> Result<GidEntry, Error> {
         check_port(port)?;
-        if index >= limits::GIDS {
-            let max = u64::from(limits::GIDS) - 1;
+        let len = self.gid_table_len();
+        if index >= len {
+            let max = u64::from(len) - 1;
             return Err(Error::Limit { what: "GID index", asked: index.into(), max });
         }
         let gid = self.device.gid(index).ok_or(Error::Invalid {
@@ -302,12 +325,20 @@ impl Context {
     }
 
     fn entry(&self, index: u32, gid: Gid) -> GidEntry {
-        GidEntry { gid, index, port: 1, kind: GidKind::RoceV2, ifindex: self.device.ifindex() }
+        let kind = if self.device.subnet().is_some() { GidKind::Ib } else { GidKind::RoceV2 };
+        GidEntry { gid, index, port: 1, kind, ifindex: self.device.ifindex() }
     }
 
-    /// An entry of the P_Key table, in host order (ibv_query_pkey(3)).
+    /// An entry of the P_Key table, in host order (ibv_query_pkey(3)); 0 where it is empty.
     pub fn pkey(&self, port: u8, index: u32) -> Result<u16, Error> {
         check_port(port)?;
+        if let Some(subnet) = self.device.subnet() {
+            let max = MAX_PKEYS as u64 - 1;
+            return match u64::from(index) <= max {
+                true => Ok(subnet.pkey(index as usize)),
+                false => Err(Error::Limit { what: "P_Key index", asked: index.into(), max }),
+            };
+        }
         if index != 0 {
             return Err(Error::Limit { what: "P_Key index", asked: index.into(), max: 0 });
         }
@@ -320,6 +351,13 @@ impl Context {
     /// Invalid: no GRH (RoCE requires one), a source GID that is not there, a destination of the other family.
     pub(crate) fn resolve(&self, attr: &AhAttr) -> Result<Path, Error> {
         check_port(attr.port_num)?;
+        if let Some(subnet) = self.device.subnet() {
+            if attr.is_global {
+                self.gid(attr.port_num, attr.sgid_index.into())?;
+            }
+            let gone = || Error::Gone { device: self.device.name().to_owned() };
+            return subnet.resolve(&self.device.place().ok_or_else(gone)?, attr);
+        }
         if !attr.is_global {
             return Err(Error::Invalid { what: "is_global", value: 0, why: "RoCE requires a GRH" });
         }
@@ -340,6 +378,7 @@ impl Context {
             traffic_class: attr.traffic_class,
             hop_limit: if attr.hop_limit == 0 { 64 } else { attr.hop_limit },
             flow_label: attr.flow_label & 0xf_ffff,
+            ib: None,
         })
     }
 

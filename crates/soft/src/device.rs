@@ -13,6 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::context::limits;
 use crate::event::{AsyncEvent, EventKind, EventSource};
 use crate::host::Inner;
+use crate::subnet::{self, Place, Subnet};
 use crate::{Context, Error, Host};
 
 /// A software device.
@@ -23,6 +24,8 @@ pub struct Device {
     ifindex: u32,
     guid: u64,
     host: Weak<Inner>,
+    /// What its port is on, if that is an InfiniBand link.
+    subnet: Option<Arc<Subnet>>,
     port: RwLock<Port>,
     present: AtomicBool,
     contexts: Mutex<Vec<Weak<Context>>>,
@@ -36,7 +39,13 @@ struct Port {
     mtu: u32,
     /// Entries keep their places; those of addresses that went away are empty.
     gids: Vec<Option<Gid>>,
+    /// On InfiniBand links.
+    place: Option<Place>,
 }
+
+/// Bytes that an InfiniBand packet in UDP has around its BTH and payload and a RoCEv2 packet has not, to be on the
+/// safe side: encapsulation, LRH, GRH, XRCETH and VCRC.
+const SURPLUS: u32 = 66;
 
 impl Device {
     /// Its name, as `ibv_devices` shows it.
@@ -106,7 +115,18 @@ impl Device {
     /// Whether the interface is up, and the largest MTU that fits it.
     pub fn link(&self) -> (bool, Mtu) {
         let port = self.port.read();
-        (port.up, Mtu::from_interface(port.mtu).unwrap_or(Mtu::M256))
+        let mtu = port.mtu.saturating_sub(if self.subnet.is_some() { SURPLUS } else { 0 });
+        (port.up, Mtu::from_interface(mtu).unwrap_or(Mtu::M256))
+    }
+
+    /// The subnet of its port, if that has an InfiniBand link.
+    pub(crate) fn subnet(&self) -> Option<&Arc<Subnet>> {
+        self.subnet.as_ref()
+    }
+
+    /// The place of its port on that subnet; None while the interface does not have the address.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.port.read().place
     }
 
     pub(crate) fn gid(&self, index: u32) -> Option<Gid> {
@@ -150,7 +170,7 @@ impl Device {
         }
         let mut port = self.port.write();
         let mut now = port.clone();
-        now.update(interface.unwrap_or(&gone));
+        now.update(interface.unwrap_or(&gone), self.subnet.as_deref());
         let before = std::mem::replace(&mut *port, now);
         let (up, gids) = (port.up, port.gids.clone());
         drop(port);
@@ -169,11 +189,16 @@ impl Device {
 }
 
 impl Port {
-    fn update(&mut self, interface: &Interface) {
+    fn update(&mut self, interface: &Interface, subnet: Option<&Subnet>) {
         self.interface.clone_from(&interface.name);
         self.up = interface.up;
         self.mtu = interface.mtu;
-        let wanted = gids(interface);
+        let mut wanted = gids(interface);
+        if let Some(subnet) = subnet {
+            self.place = subnet.place(interface, wanted.first().map(Gid::to_ip));
+            self.up &= self.place.is_some();
+            wanted = self.place.map(|place| place.gid).into_iter().collect();
+        }
         for entry in &mut self.gids {
             if entry.is_some_and(|gid| !wanted.contains(&gid)) {
                 *entry = None;
@@ -224,13 +249,16 @@ impl Devices {
             any_removed |= !device.is_present();
         }
         let allowed = &host.config.interfaces.value;
+        let listed = host.subnet.as_deref().filter(|subnet| subnet.is_listed());
         let eligible = |i: &&Interface| match allowed.as_slice() {
+            [] if listed.is_some() => i.up && listed.is_some_and(|subnet| subnet.has(i)),
             [] => i.up && !i.loopback && !i.addresses.is_empty(),
             names => names.contains(&i.name),
         };
         let mut chosen: Vec<_> = interfaces.iter().filter(eligible).collect();
         // A container with nothing but `lo` still gets a device.
-        if chosen.is_empty() && allowed.is_empty() && self.present().is_empty() {
+        if chosen.is_empty() && allowed.is_empty() && listed.is_none() && self.present().is_empty()
+        {
             chosen.extend(interfaces.iter().find(|i| i.loopback && i.up));
         }
         for interface in chosen {
@@ -243,18 +271,22 @@ impl Devices {
 
     fn add(&mut self, host: &Arc<Inner>, interface: &Interface) {
         let index = self.list.len() as u32;
-        let mut guid = guid_of(interface);
+        let mut port = Port::default();
+        port.update(interface, host.subnet.as_deref());
+        let mut guid = match port.place {
+            Some(place) => subnet::node_guid(place.address),
+            None => guid_of(interface),
+        };
         if self.list.iter().any(|d| d.guid == guid && d.is_present()) {
             guid = hashed_guid(interface);
         }
-        let mut port = Port::default();
-        port.update(interface);
         self.list.push(Arc::new(Device {
             name: format!("{}{index}", host.config.name_prefix.value),
             index,
             ifindex: interface.index,
             guid,
             host: Arc::downgrade(host),
+            subnet: host.subnet.clone(),
             port: RwLock::new(port),
             present: AtomicBool::new(true),
             contexts: Mutex::new(Vec::new()),

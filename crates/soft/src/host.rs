@@ -33,6 +33,7 @@ use crate::qpn::QpTable;
 use crate::reference::{Cookie, Gauge};
 use crate::registry::{JoinError, JoinOptions, Member, Registry};
 use crate::status::Board;
+use crate::subnet::Subnet;
 use crate::timers::Timers;
 use crate::xrcd::Domains;
 use crate::{AttrMask, Config, Cq, Device, Error, QpAttr, QpState};
@@ -93,6 +94,8 @@ pub(crate) struct Inner {
     pub(crate) blocked: Blocked,
     /// Every address of this host.
     addresses: RwLock<HashSet<Gid>>,
+    /// Where the links are InfiniBand.
+    pub(crate) subnet: Option<Arc<Subnet>>,
     interfaces: Interfaces,
     devices: Mutex<Devices>,
     handles: AtomicU32,
@@ -267,7 +270,7 @@ impl Host {
             Ok(wire) => {
                 let _ = self.0.wire.set(wire);
                 if let Some(registry) = self.0.registry() {
-                    self.0.groups.join_all(registry);
+                    self.0.groups.join_all(&self.0, registry);
                     self.0.cm.joined(registry);
                 }
                 self.0.kick.wake();
@@ -293,6 +296,7 @@ impl Inner {
         clock: Clock,
         interfaces: Interfaces,
     ) -> Result<Inner, HostError> {
+        let subnet = Subnet::of(&config).map(Arc::new);
         Ok(Inner {
             config,
             clock,
@@ -317,6 +321,7 @@ impl Inner {
             any_removed: AtomicBool::new(false),
             blocked: Blocked::default(),
             addresses: RwLock::default(),
+            subnet,
             interfaces,
             devices: Mutex::default(),
             handles: first_handle(),
@@ -382,9 +387,14 @@ impl Inner {
         let any_removed = match &self.interfaces {
             Interfaces::System => {
                 let interfaces = netlink::interfaces()?;
+                let any_removed = devices.refresh(self, &interfaces);
                 let addresses = interfaces.iter().flat_map(|i| &i.addresses);
-                *self.addresses.write() = addresses.map(|a| Gid::from_ip(a.ip)).collect();
-                devices.refresh(self, &interfaces)
+                let ports = addresses
+                    .clone()
+                    .filter_map(|a| self.subnet.as_ref()?.of_address(a.ip).map(|place| place.gid));
+                let addresses = addresses.map(|a| Gid::from_ip(a.ip));
+                *self.addresses.write() = addresses.chain(ports).collect();
+                any_removed
             }
             Interfaces::Fixed(interfaces) => devices.refresh(self, interfaces),
         };
@@ -473,7 +483,7 @@ impl Inner {
         if let Some(table) = self.table.get() {
             registry.lanes().announce(table);
         }
-        let sockets = Arc::new(Sockets::open(port, registry.slot())?);
+        let sockets = Arc::new(Sockets::open(port, registry.slot(), self.subnet.clone())?);
         Ok(Wire::new(sockets, &self.sent, Some(registry)))
     }
 

@@ -32,6 +32,7 @@ pub mod registry;
 pub mod sim;
 mod srq;
 mod status;
+mod subnet;
 mod surroundings;
 mod timers;
 mod xrcd;

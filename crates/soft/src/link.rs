@@ -1,13 +1,16 @@
 //! Sending: packets of one QP gathered into batches that the kernel takes in one call.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ironverbs_sys::udp::{Family, MAX_BATCH, MAX_SEGMENTS, Transmit, TxSocket};
 use ironverbs_transport::device::Sink;
 use ironverbs_wire::icrc::Prefix;
-use ironverbs_wire::{ICRC_LEN, Path};
+use ironverbs_wire::{Gid, ICRC_LEN, IbRoute, Path, ib};
+
+use crate::subnet::Subnet;
 
 /// Source ports of ours. RoCEv2 adapters and rxe use 0xc000 and above, so a receiver tells by the port that the
 /// IPv4 Identification can only be the index of a segment.
@@ -54,22 +57,60 @@ pub(crate) struct Sockets {
     v4: Vec<TxSocket>,
     v6: Vec<TxSocket>,
     port: u16,
+    subnet: Option<Arc<Subnet>>,
 }
 
 impl Sockets {
-    pub(crate) fn open(port: u16, seed: u16) -> io::Result<Sockets> {
+    pub(crate) fn open(port: u16, seed: u16, subnet: Option<Arc<Subnet>>) -> io::Result<Sockets> {
         let open = |family| -> io::Result<Vec<_>> {
             (0..SOCKETS as u16).map(|i| socket(family, seed.wrapping_add(i))).collect()
         };
         let v4 = open(Family::V4).or_else(none_without_family)?;
         let v6 = open(Family::V6).or_else(none_without_family)?;
-        Ok(Sockets { v4, v6, port })
+        Ok(Sockets { v4, v6, port, subnet })
     }
 
     fn socket(&self, path: &Path, dest_qpn: u32) -> Option<&TxSocket> {
         let pool = if path.is_ipv4() { &self.v4 } else { &self.v6 };
         // Bits 12 to 21 are the slot of the process.
         pool.get((dest_qpn >> 12) as usize % SOCKETS)
+    }
+
+    /// Sends InfiniBand packets to the host of the port that they are for; those of a group to every host of the
+    /// subnet, this one included.
+    fn send_on_subnet(
+        &self,
+        path: &Path,
+        route: &IbRoute,
+        dest_qpn: u32,
+        bytes: &[u8],
+        segment: usize,
+    ) -> io::Result<()> {
+        let unreachable = || io::Error::from(io::ErrorKind::AddrNotAvailable);
+        let subnet = self.subnet.as_ref().ok_or_else(unreachable)?;
+        let own = subnet.of_lid(route.slid).ok_or_else(unreachable)?.address;
+        let one = |to: IpAddr| {
+            let path = Path {
+                src: Gid::from_ip(own),
+                dst: Gid::from_ip(to),
+                hop_limit: 64,
+                traffic_class: path.traffic_class,
+                ..Path::default()
+            };
+            self.send(&path, 0, dest_qpn, bytes, segment)
+        };
+        if path.dst.is_multicast() {
+            let mut result = Ok(());
+            for to in subnet.addresses() {
+                // One that cannot be reached keeps no other from its copy.
+                let family = to.is_ipv4() == own.is_ipv4();
+                if let (Err(e), true) = (one(to), family) {
+                    result = Err(e);
+                }
+            }
+            return result;
+        }
+        one(subnet.of_lid(route.dlid).ok_or_else(unreachable)?.address)
     }
 }
 
@@ -107,6 +148,9 @@ impl Outlet for Sockets {
         bytes: &[u8],
         segment: usize,
     ) -> io::Result<()> {
+        if let Some(route) = &path.ib {
+            return self.send_on_subnet(path, route, dest_qpn, bytes, segment);
+        }
         let socket = self.socket(path, dest_qpn).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let scoped = path.dst.is_link_local() || path.dst.is_multicast();
         let ifindex = if scoped { ifindex } else { 0 };
@@ -134,6 +178,7 @@ pub(crate) struct Sender {
     buffer: Box<[u8]>,
     ifindex: u32,
     batch: Batch,
+    /// Bytes of the packet reserved last, with all that is around it.
     reserved: usize,
     prefix: Option<(PrefixKey, Prefix)>,
 }
@@ -208,6 +253,18 @@ impl Sender {
     fn send_singly(&mut self, batch: &Batch) {
         let mut refused = 0;
         for packet in self.buffer[..batch.used].chunks_mut(batch.segment) {
+            if batch.path.ib.is_some() {
+                // Nothing in an InfiniBand packet is about the datagram.
+                let sent = self.outlet.send(
+                    &batch.path,
+                    self.ifindex,
+                    batch.dest_qpn,
+                    packet,
+                    batch.segment,
+                );
+                refused += u64::from(sent.is_err());
+                continue;
+            }
             let Some((body, trailer)) = packet.split_at_mut_checked(packet.len() - ICRC_LEN) else {
                 continue;
             };
@@ -239,9 +296,18 @@ impl Sender {
     }
 }
 
+/// Bytes before and behind what the transport writes of a packet.
+fn surroundings(path: &Path) -> (usize, usize) {
+    match &path.ib {
+        Some(route) => (ib::head_len(route), ib::TRAILER),
+        None => (0, ICRC_LEN),
+    }
+}
+
 impl Sink for Sender {
     fn reserve(&mut self, path: &Path, dest_qpn: u32, len: usize) -> Option<&mut [u8]> {
-        let whole = len + ICRC_LEN;
+        let (head, tail) = surroundings(path);
+        let whole = head + len + tail;
         if whole > MAX_BATCH {
             return None;
         }
@@ -251,16 +317,22 @@ impl Sink for Sender {
             self.batch =
                 Batch { path: *path, dest_qpn, src_port, segment: whole, packets: 0, used: 0 };
         }
-        self.reserved = len;
-        self.buffer.get_mut(self.batch.used..self.batch.used + len)
+        self.reserved = whole;
+        self.buffer.get_mut(self.batch.used + head..self.batch.used + head + len)
     }
 
     fn commit(&mut self) {
         let (start, end) = (self.batch.used, self.batch.used + self.reserved);
-        let ident = self.batch.packets as u16;
-        let icrc = self.prefix(self.reserved).compute(ident, &self.buffer[start..end]);
-        self.buffer[end..end + ICRC_LEN].copy_from_slice(&icrc.to_le_bytes());
-        self.batch.used = end + ICRC_LEN;
+        if self.batch.path.ib.is_some() {
+            // What is no packet is dropped by whoever gets it.
+            let _ = ib::seal(&self.batch.path, &mut self.buffer[start..end]);
+        } else {
+            let body = end - ICRC_LEN;
+            let ident = self.batch.packets as u16;
+            let icrc = self.prefix(body - start).compute(ident, &self.buffer[start..body]);
+            self.buffer[body..end].copy_from_slice(&icrc.to_le_bytes());
+        }
+        self.batch.used = end;
         self.batch.packets += 1;
     }
 }

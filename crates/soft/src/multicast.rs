@@ -59,9 +59,13 @@ impl Groups {
     }
 
     /// Joins all there are, when the wire has come only now.
-    pub(crate) fn join_all(&self, registry: &Registry) {
+    pub(crate) fn join_all(&self, host: &Inner, registry: &Registry) {
         for (group, members) in &*self.members.read() {
             for member in members {
+                if host.subnet.is_some() {
+                    let _ = registry.have_group(group, member.ifindex);
+                    continue;
+                }
                 // What fails here is as if no packet came.
                 let _ = registry.join_group(group, member.ifindex);
             }
@@ -82,7 +86,11 @@ impl Groups {
         let Some(qp_reference) = qp.me() else { return Err(Error::Stale { what: "queue pair" }) };
         let known = all.get(&group).is_some_and(|m| m.iter().any(|m| m.ifindex == ifindex));
         if !known && let Some(registry) = host.registry() {
-            registry.join_group(&group, ifindex).map_err(|e| match e.raw_os_error() {
+            let joined = match host.subnet.is_some() {
+                true => registry.have_group(&group, ifindex),
+                false => registry.join_group(&group, ifindex),
+            };
+            joined.map_err(|e| match e.raw_os_error() {
                 Some(ENOBUFS) => Error::NoMemory { what: "multicast group" },
                 Some(ENODEV) => Error::Gone { device: qp.context().device().name().to_owned() },
                 Some(EINVAL) => invalid(&group),

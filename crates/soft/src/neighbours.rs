@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ironverbs_transport::device::{ByReference, Piece, Sink};
-use ironverbs_wire::{Gid, Packet, Path};
+use ironverbs_wire::{Gid, IbRoute, Packet, Path};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::Qp;
@@ -50,28 +50,42 @@ pub(crate) const HEAD: usize = 128;
 struct Envelope(Path);
 
 impl Envelope {
-    const LEN: usize = 40;
+    const LEN: usize = 48;
 
     fn emit(&self, out: &mut [u8; Envelope::LEN]) {
-        let Path { src, dst, traffic_class, hop_limit, flow_label } = self.0;
+        let Path { src, dst, traffic_class, hop_limit, flow_label, ib } = self.0;
         out[..16].copy_from_slice(&src.0);
         out[16..32].copy_from_slice(&dst.0);
         out[32..36].copy_from_slice(&flow_label.to_le_bytes());
-        out[36..].copy_from_slice(&[traffic_class, hop_limit, 0, 0]);
+        let IbRoute { slid, dlid, sl, grh } = ib.unwrap_or_default();
+        let kind = u8::from(ib.is_some()) | u8::from(grh) << 1;
+        out[36..40].copy_from_slice(&[traffic_class, hop_limit, kind, sl]);
+        out[40..42].copy_from_slice(&slid.to_le_bytes());
+        out[42..44].copy_from_slice(&dlid.to_le_bytes());
+        out[44..].fill(0);
     }
 
     fn parse(bytes: &[u8]) -> Option<Envelope> {
         let (src, rest) = bytes.split_first_chunk()?;
         let (dst, rest) = rest.split_first_chunk()?;
         let (flow_label, rest) = rest.split_first_chunk()?;
-        let [traffic_class, hop_limit, ..] = *rest else { return None };
+        let [traffic_class, hop_limit, kind, sl, s0, s1, d0, d1, _, _, _, _, ..] = *rest else {
+            return None;
+        };
         let flow_label = u32::from_le_bytes(*flow_label) & 0xf_ffff;
+        let ib = (kind & 1 != 0).then(|| IbRoute {
+            slid: u16::from_le_bytes([s0, s1]),
+            dlid: u16::from_le_bytes([d0, d1]),
+            sl: sl & 0x0f,
+            grh: kind & 2 != 0,
+        });
         Some(Envelope(Path {
             src: Gid(*src),
             dst: Gid(*dst),
             traffic_class,
             hop_limit,
             flow_label,
+            ib,
         }))
     }
 }

@@ -15,11 +15,9 @@ use ironverbs_transport::device::Instant;
 use ironverbs_transport::verbs::QpType;
 use ironverbs_wire::icrc::{self, Verdict};
 use ironverbs_wire::mad::{GSI_QPN, mad_of};
-use ironverbs_wire::{ICRC_LEN, Packet, Path, peek_dest_qpn};
+use ironverbs_wire::{Gid, ICRC_LEN, Packet, Path, ib, peek_dest_qpn};
 
-use crate::Host;
-use crate::Qp;
-use crate::cm;
+use crate::cm::{self, Came};
 use crate::host::{AT_EXIT, Clock, Inner};
 use crate::link::max_ident;
 use crate::multicast;
@@ -27,6 +25,7 @@ use crate::neighbours::{Content, HEAD, Record};
 use crate::qp::Left;
 use crate::registry::Registry;
 use crate::surroundings::Pull;
+use crate::{Device, Host, Qp};
 
 /// Datagrams taken in one round; each may hold many packets.
 const DATAGRAMS: usize = 8;
@@ -317,6 +316,13 @@ impl Receiver<'_> {
     fn packet(&mut self, path: &Path, src_port: u16, bytes: &[u8]) {
         let counters = &self.host.received;
         count(&counters.packets);
+        if ib::is_datagram(bytes) {
+            return self.infiniband(path, src_port, bytes);
+        }
+        // Hosts of a subnet hear each other only in its own format.
+        if self.host.subnet.is_some() {
+            return count(&counters.malformed);
+        }
         let Some(qpn) = peek_dest_qpn(bytes) else { return count(&counters.truncated) };
         if qpn == GSI_QPN {
             return self.management(path, src_port, bytes);
@@ -329,6 +335,31 @@ impl Receiver<'_> {
         }
         if let Some(packet) = self.verify(path, src_port, bytes) {
             self.deliver(path, &packet);
+        }
+    }
+
+    /// An InfiniBand packet, which came by the way of `from`.
+    fn infiniband(&mut self, from: &Path, src_port: u16, bytes: &[u8]) {
+        let counters = &self.host.received;
+        let Some(subnet) = &self.host.subnet else { return count(&counters.malformed) };
+        let Some(qpn) = peek_dest_qpn(bytes) else { return count(&counters.truncated) };
+        let known = qpn == GSI_QPN || qpn == multicast::QPN || self.select(qpn);
+        if !known {
+            return self.stranger(qpn, from, src_port, bytes);
+        }
+        let (path, body) = match ib::open(bytes) {
+            Ok(opened) => opened,
+            Err(ib::OpenError::Malformed) => return count(&counters.malformed),
+            Err(ib::OpenError::Vcrc | ib::OpenError::Icrc) => return count(&counters.bad_icrc),
+        };
+        let Some(path) = subnet.arrived(from.src.to_ip(), from.dst.to_ip(), &path) else {
+            return count(&counters.wrong_address);
+        };
+        let Ok(packet) = Packet::parse(body) else { return count(&counters.malformed) };
+        match qpn {
+            GSI_QPN => self.gmp(&path, from, src_port, bytes, &packet),
+            multicast::QPN => self.group_packet(&path, from, src_port, bytes, &packet),
+            _ => self.deliver(&path, &packet),
         }
     }
 
@@ -352,10 +383,15 @@ impl Receiver<'_> {
     /// A packet for QP1: the connection manager's, of this process or another.
     fn management(&mut self, path: &Path, src_port: u16, bytes: &[u8]) {
         let Some(packet) = self.verify(path, src_port, bytes) else { return };
-        let Ok(mad) = mad_of(&packet) else { return count(&self.host.received.malformed) };
-        let ours = self
-            .group
-            .is_none_or(|group| cm::is_ours(self.host, group, path, src_port, bytes, &packet, mad));
+        self.gmp(path, path, src_port, bytes, &packet);
+    }
+
+    /// The packet that `bytes` are and that came by the way of `from`.
+    fn gmp(&mut self, path: &Path, from: &Path, src_port: u16, bytes: &[u8], packet: &Packet<'_>) {
+        let Ok(mad) = mad_of(packet) else { return count(&self.host.received.malformed) };
+        let came = Came { path: from, src_port, bytes };
+        let ours =
+            self.group.is_none_or(|group| cm::is_ours(self.host, group, path, &came, packet, mad));
         match ours {
             true => self.host.cm.receive(self.host, path, packet.bth.pkey, mad),
             false => count(&self.host.received.forwarded),
@@ -377,6 +413,33 @@ impl Receiver<'_> {
         let Some(packet) = self.verify(path, src_port, bytes) else { return };
         for qp in members {
             qp.handle_packet(&packet, path, udp_len(&packet), self.now.get());
+        }
+    }
+
+    /// A packet of an InfiniBand multicast group. The host got it once, whatever processes have members.
+    fn group_packet(
+        &mut self,
+        path: &Path,
+        from: &Path,
+        src_port: u16,
+        bytes: &[u8],
+        packet: &Packet<'_>,
+    ) {
+        let devices = self.host.present_devices();
+        let place = |device: &Arc<Device>| device.place().map(|place| Gid::from_ip(place.address));
+        let device = devices.iter().find(|device| place(device) == Some(from.dst));
+        let Some(ifindex) = device.map(|device| device.ifindex()) else {
+            return count(&self.host.received.unknown_qp);
+        };
+        let members = self.host.groups.members(&path.dst, ifindex);
+        let elsewhere = |group: &Registry| {
+            group.forward_subnet_group(&path.dst, ifindex, from, src_port, bytes)
+        };
+        if self.group.map_or(0, elsewhere) == 0 && members.is_empty() {
+            return count(&self.host.received.unknown_qp);
+        }
+        for qp in members {
+            qp.handle_packet(packet, path, udp_len(packet), self.now.get());
         }
     }
 

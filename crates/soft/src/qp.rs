@@ -323,7 +323,11 @@ impl Qp {
             return Err(Error::Removed { device });
         }
         let now = self.host().now();
-        let pkey = limits::PKEY;
+        let pkey = match mask.contains(AttrMask::PKEY_INDEX) {
+            true => self.context().pkey(1, attr.pkey_index.into())?,
+            // Not looked at.
+            false => limits::PKEY,
+        };
         if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Reset | QpState::Err) {
             self.settle_debts(&mut state, now);
         }
@@ -424,7 +428,11 @@ impl Qp {
             check_port(attr.port_num)?;
         }
         if mask.contains(AttrMask::PKEY_INDEX) {
-            self.context().pkey(1, attr.pkey_index.into())?;
+            let pkey = self.context().pkey(1, attr.pkey_index.into())?;
+            if pkey == 0 {
+                let (what, value) = ("pkey_index", attr.pkey_index.into());
+                return Err(Error::Invalid { what, value, why: "the entry is empty" });
+            }
         }
         if mask.intersects(AttrMask::ALT_PATH | AttrMask::PATH_MIG_STATE) {
             return Err(Error::NotSupported { what: "path migration" });
@@ -630,7 +638,7 @@ impl Qp {
         if lane.slot() != slot {
             return false;
         }
-        let from = Path { src: path.dst, dst: path.src, ..*path };
+        let from = path.reversed();
         let dropped = transport.counters().dropped.total();
         let mut surroundings = Surroundings::of(self);
         if let Some(pull) = pull {

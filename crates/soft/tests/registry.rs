@@ -303,6 +303,7 @@ fn a_packet_is_forwarded_to_its_owner_with_its_path() {
         traffic_class: 7,
         hop_limit: 9,
         flow_label: 0x1_2345,
+        ib: None,
     };
     assert!(here.forward(block.qpn(5), &path, 4_791, b"for you"));
     let mut got = Vec::new();

@@ -307,6 +307,10 @@ pub struct Wc {
     pub pkey_index: u16,
     /// Service level.
     pub sl: u8,
+    /// LID of the sender (UD on InfiniBand links).
+    pub slid: u16,
+    /// The low seven bits of the LID that the sender used (UD on InfiniBand links).
+    pub dlid_path_bits: u8,
     /// The receive asked for a solicited event (not part of `ibv_wc`).
     pub solicited: bool,
 }

@@ -114,9 +114,31 @@ pub struct Path {
     pub hop_limit: u8,
     /// IPv6 flow label, 20 bits; no meaning on IPv4.
     pub flow_label: u32,
+    /// What the packet's local routing header says; of InfiniBand links only. `src` and `dst` are then
+    /// the GIDs of the two ports (or `dst` a multicast group), whether or not the packet has a GRH.
+    pub ib: Option<IbRoute>,
+}
+
+/// What the local routing header says about a packet on an InfiniBand link (IBA 7.7).
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug, Default)]
+pub struct IbRoute {
+    /// Source LID.
+    pub slid: u16,
+    /// Destination LID.
+    pub dlid: u16,
+    /// Service level, 4 bits.
+    pub sl: u8,
+    /// The packet has a global routing header.
+    pub grh: bool,
 }
 
 impl Path {
+    /// The way back to the sender, on the same service level and label.
+    pub fn reversed(&self) -> Path {
+        let ib = self.ib.map(|ib| IbRoute { slid: ib.dlid, dlid: ib.slid, ..ib });
+        Path { src: self.dst, dst: self.src, ib, ..*self }
+    }
+
     /// Whether packets on this path have an IPv4 header.
     pub const fn is_ipv4(&self) -> bool {
         self.dst.is_ipv4()

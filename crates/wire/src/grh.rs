@@ -5,6 +5,7 @@
 
 use std::net::Ipv4Addr;
 
+use crate::ib::Grh;
 use crate::{Gid, Path};
 
 /// Bytes before the data in every UD receive buffer.
@@ -12,11 +13,17 @@ pub const LEN: usize = 40;
 
 const IPV4_OFFSET: usize = 20;
 const UDP: u8 = 17;
+const UDP_LEN: u16 = 8;
 
 /// The bytes for a packet that came this way. `udp_len` is the length of UDP header and payload,
 /// ICRC included.
+///
+/// On InfiniBand the bytes are the GRH if the packet had one, else zeros.
 pub fn ud_header(path: &Path, udp_len: u16) -> [u8; LEN] {
     let mut out = [0; LEN];
+    if let Some(route) = path.ib {
+        return if route.grh { global(path, udp_len.saturating_sub(UDP_LEN)).emit() } else { out };
+    }
     if path.is_ipv4() {
         let ip = &mut out[IPV4_OFFSET..];
         ip[0] = 0x45;
@@ -41,6 +48,17 @@ pub fn ud_header(path: &Path, udp_len: u16) -> [u8; LEN] {
     out
 }
 
+fn global(path: &Path, payload: u16) -> Grh {
+    Grh {
+        traffic_class: path.traffic_class,
+        flow_label: path.flow_label,
+        payload,
+        hop_limit: path.hop_limit,
+        sgid: path.src,
+        dgid: path.dst,
+    }
+}
+
 /// The path that such bytes tell of, whoever wrote them; `None` if they are no IP header.
 ///
 /// The 20 bytes before an IPv4 header may be anything, even look like IPv6, so that a right IPv4
@@ -57,6 +75,7 @@ pub fn path_of(bytes: &[u8; LEN]) -> Option<Path> {
             traffic_class: tos,
             hop_limit: ttl,
             flow_label: 0,
+            ib: None,
         });
     }
     let (version, rest) = bytes.split_first_chunk()?;
@@ -72,6 +91,7 @@ pub fn path_of(bytes: &[u8; LEN]) -> Option<Path> {
         traffic_class: (version >> 20) as u8,
         hop_limit: bytes[7],
         flow_label: version & 0xf_ffff,
+        ib: None,
     })
 }
 
@@ -94,6 +114,7 @@ mod tests {
             traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
+            ib: None,
         }
     }
 

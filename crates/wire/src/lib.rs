@@ -1,11 +1,11 @@
-//! RoCEv2 packet formats: bytes to values and back, no I/O.
+//! RoCEv2 and InfiniBand packet formats: bytes to values and back, no I/O.
 //!
 //! A RoCEv2 packet is an IP and UDP header, the InfiniBand base transport header (BTH), extended
 //! headers that the opcode calls for, the payload padded to a multiple of four bytes, and a
 //! four-byte invariant CRC. Here the UDP payload without the CRC is a [`Packet`], what the IP
 //! header adds is a [`Path`], and [`icrc`] ties the two together. What arrives from a network is
 //! parsed in this crate and nowhere else; nothing here allocates. [`mad`] has what the payload of
-//! a packet to QP1 is.
+//! a packet to QP1 is, [`ib`] what surrounds a packet on an InfiniBand link in place of IP and UDP.
 //!
 //! Clauses cited as "IBA" are those of the InfiniBand Architecture Specification, volume 1,
 //! release 1.4, and its annex A17 (RoCEv2).
@@ -14,6 +14,7 @@
 mod gid;
 pub mod grh;
 mod headers;
+pub mod ib;
 pub mod icrc;
 pub mod mad;
 mod mtu;
@@ -21,7 +22,7 @@ pub mod opcode;
 mod packet;
 pub mod psn;
 
-pub use gid::{Gid, ParseGidError, Path};
+pub use gid::{Gid, IbRoute, ParseGidError, Path};
 pub use headers::{Aeth, AtomicAck, AtomicEth, Bth, Deth, Ieth, NakCode, Reth, Syndrome, XrcEth};
 pub use mtu::{InvalidMtu, Mtu};
 pub use opcode::{Op, Opcode, Service};

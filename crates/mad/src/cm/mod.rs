@@ -243,13 +243,7 @@ struct Origin {
 impl Origin {
     /// Back to the sender.
     fn route(&self) -> outbox::Route {
-        let path = Path {
-            src: self.path.dst,
-            dst: self.path.src,
-            traffic_class: self.path.traffic_class,
-            hop_limit: HOP_LIMIT,
-            flow_label: self.path.flow_label,
-        };
+        let path = Path { hop_limit: HOP_LIMIT, ..self.path.reversed() };
         outbox::Route { path, pkey: self.pkey }
     }
 }

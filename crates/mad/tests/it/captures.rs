@@ -37,7 +37,7 @@ fn capture(name: &str) -> Vec<(Path, Mad)> {
         // Destination QP 1, then 12 bytes of BTH and 8 of DETH before the MAD.
         let packet = &udp[8..];
         if packet[5..8] == [0, 0, 1] {
-            let path = Path { src, dst, traffic_class: 0, hop_limit: 64, flow_label: 0 };
+            let path = Path { src, dst, traffic_class: 0, hop_limit: 64, flow_label: 0, ib: None };
             mads.push((path, packet[20..20 + MAD_LEN].try_into().unwrap()));
         }
     }

@@ -460,7 +460,8 @@ fn ids_tell_the_slot() {
 #[test]
 fn a_manager_with_itself() {
     let own: Gid = "127.0.0.1".parse().unwrap();
-    let path = Path { src: own, dst: own, traffic_class: 0, hop_limit: 64, flow_label: 0 };
+    let path =
+        Path { src: own, dst: own, traffic_class: 0, hop_limit: 64, flow_label: 0, ib: None };
     let ip = IpHeader { src_port: 4, src: own.to_ip(), dst: own.to_ip() };
     let mut cm = Cm::new(Config::new(1, 10, 99));
     let mut now = Instant(1);

@@ -75,7 +75,7 @@ pub(crate) fn gid(side: usize) -> Gid {
 /// From one side to the other.
 pub(crate) fn path(from: usize) -> Path {
     let (src, dst) = (gid(from), gid(1 - from));
-    Path { src, dst, traffic_class: 0, hop_limit: 64, flow_label: 0 }
+    Path { src, dst, traffic_class: 0, hop_limit: 64, flow_label: 0, ib: None }
 }
 
 pub(crate) fn header(from: usize) -> IpHeader {

@@ -364,6 +364,7 @@ impl State {
             traffic_class: path.traffic_class,
             hop_limit: path.hop_limit,
             flow_label: path.flow_label,
+            ib: None,
         })
     }
 }

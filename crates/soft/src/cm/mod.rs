@@ -30,4 +30,4 @@ pub use event::{CmEvent, CmEventKind, EventParam};
 pub use id::{CmId, Options};
 pub(crate) use manager::{Manager, TIMER};
 pub use params::{ConnParam, Ece, McJoin, PathRecord, PortSpace, Route, UdParam, private_data};
-pub(crate) use wire::is_ours;
+pub(crate) use wire::{Came, is_ours};

@@ -8,7 +8,7 @@ use ironverbs_transport::device::Sink;
 use ironverbs_wire::icrc::Prefix;
 use ironverbs_wire::mad::cm::ServiceId;
 use ironverbs_wire::mad::{GSI_QPN, Mad, gmp};
-use ironverbs_wire::{Gid, ICRC_LEN, Packet, Path};
+use ironverbs_wire::{Gid, ICRC_LEN, Packet, Path, ib};
 
 use super::manager::{SLOT_BITS, TIMER};
 use crate::config::DataPath;
@@ -54,7 +54,7 @@ pub(super) fn send(host: &Inner, transmit: &Transmit, psn: u32) -> Sent {
         }
         For::Everybody => {
             let bytes = whole(host, &transmit.path, &packet);
-            registry.hand_to_all(&transmit.path, HANDED_PORT, &bytes);
+            registry.hand_to_all(&carrier(host, &transmit.path), HANDED_PORT, &bytes);
             Sent::Here
         }
     }
@@ -76,16 +76,40 @@ fn pass(
     slot: u16,
     path: &Path,
     packet: &Packet<'_>,
-    came: Option<(u16, &[u8])>,
+    came: Option<&Came<'_>>,
 ) {
     if host.post_datagram(slot, path, packet) {
         return;
     }
-    let (src_port, bytes) = match came {
-        Some((src_port, bytes)) => (src_port, bytes.to_vec()),
-        None => (HANDED_PORT, whole(host, path, packet)),
+    let handed = match came {
+        Some(came) => {
+            Handed { path: *came.path, src_port: came.src_port, bytes: came.bytes.to_vec() }
+        }
+        None => Handed {
+            path: carrier(host, path),
+            src_port: HANDED_PORT,
+            bytes: whole(host, path, packet),
+        },
     };
-    hand(host, registry, slot, Handed { path: *path, src_port, bytes });
+    hand(host, registry, slot, handed);
+}
+
+/// A packet as it came to a socket: by which way, and all bytes.
+pub(crate) struct Came<'a> {
+    /// What its IP header said; of an InfiniBand packet it is not the packet's own path.
+    pub(crate) path: &'a Path,
+    /// Its source port.
+    pub(crate) src_port: u16,
+    /// The UDP payload.
+    pub(crate) bytes: &'a [u8],
+}
+
+/// What the IP header of the datagram says that carries a packet on this path.
+fn carrier(host: &Inner, path: &Path) -> Path {
+    let (Some(route), Some(subnet)) = (&path.ib, &host.subnet) else { return *path };
+    let address = |lid| subnet.of_lid(lid).map_or(Gid::UNSPECIFIED, |p| Gid::from_ip(p.address));
+    let (src, dst) = (address(route.slid), address(route.dlid));
+    Path { src, dst, hop_limit: path.hop_limit, ..Path::default() }
 }
 
 /// A whole packet for another process of this host.
@@ -161,19 +185,18 @@ pub(crate) fn is_ours(
     host: &Inner,
     registry: &Registry,
     path: &Path,
-    src_port: u16,
-    bytes: &[u8],
+    came: &Came<'_>,
     packet: &Packet<'_>,
     mad: &Mad,
 ) -> bool {
     match addressee(registry, &path.dst, mad) {
         For::Us => true,
         For::Slot(slot) => {
-            pass(host, registry, slot, path, packet, Some((src_port, bytes)));
+            pass(host, registry, slot, path, packet, Some(came));
             false
         }
         For::Everybody => {
-            registry.hand_to_all(path, src_port, bytes);
+            registry.hand_to_all(came.path, came.src_port, came.bytes);
             true
         }
     }
@@ -194,6 +217,16 @@ fn by_udp(host: &Inner, path: &Path, packet: &Packet<'_>) {
 /// The packet as it would come from a socket.
 fn whole(host: &Inner, path: &Path, packet: &Packet<'_>) -> Vec<u8> {
     let len = len(packet);
+    if let Some(route) = &path.ib {
+        let head = ib::head_len(route);
+        let mut bytes = vec![0; head + len + ib::TRAILER];
+        if let Some(body) = bytes.get_mut(head..head + len) {
+            write(packet, body);
+        }
+        // What could not be sealed is dropped by whoever gets it.
+        let _ = ib::seal(path, &mut bytes);
+        return bytes;
+    }
     let mut bytes = vec![0; len + ICRC_LEN];
     let (body, trailer) = bytes.split_at_mut(len);
     write(packet, body);

@@ -56,6 +56,11 @@ fn every_variable_is_read_back_from_entries() {
         ("IRONVERBS_PATH", "wire"),
         ("IRONVERBS_SAFE_COPY", "true"),
         ("IRONVERBS_ONESIDED", "kernel"),
+        ("IRONVERBS_LINK_LAYER", "InfiniBand"),
+        ("IRONVERBS_HOSTS", "10.0.0.1,10.0.0.2"),
+        ("IRONVERBS_SUBNET_PREFIX", "0xfe80000000001234"),
+        ("IRONVERBS_LMC", "2"),
+        ("IRONVERBS_PKEYS", "0xffff,0x8001,0x0002"),
         ("IRONVERBS_EXPLAIN", "true"),
     ];
     let entries = with_env(&list).unwrap().entries();
@@ -152,4 +157,24 @@ fn the_users_file_is_found() {
 fn control_characters_never_reach_the_terminal() {
     let error = with_env(&[("IRONVERBS_SOFT", "\u{1b}[31mred")]).unwrap_err();
     assert!(!error.contains('\u{1b}'), "{error:?}");
+}
+
+#[test]
+fn a_subnet_in_a_file() {
+    let file = "link_layer = \"InfiniBand\"\nhosts = [\"10.0.0.9\", \"10.0.0.1\", \"10.0.0.9\"]\npkeys = [0xffff, 0x7fff]\n";
+    let c = with_file(file, &[]).unwrap();
+    assert_eq!(c.link_layer.value, Links::InfiniBand);
+    assert_eq!(c.hosts.value, ["10.0.0.1", "10.0.0.9"].map(|a| a.parse::<IpAddr>().unwrap()));
+    assert_eq!(c.pkeys.value, [0xffff, 0x7fff]);
+    for bad in [
+        ("IRONVERBS_HOSTS", "10.0.0.1,"),
+        ("IRONVERBS_HOSTS", "224.0.0.1"),
+        ("IRONVERBS_PKEYS", "0x8000"),
+        ("IRONVERBS_PKEYS", "0x10000"),
+        ("IRONVERBS_LMC", "8"),
+        ("IRONVERBS_LINK_LAYER", "infiniband"),
+        ("IRONVERBS_SUBNET_PREFIX", "0"),
+    ] {
+        with_env(&[bad]).unwrap_err();
+    }
 }

@@ -41,6 +41,47 @@ impl Registry {
         }
     }
 
+    /// Has a multicast group of the InfiniBand subnet on an interface: no socket joins it, since every host gets its
+    /// packets.
+    ///
+    /// # Errors
+    /// ENOBUFS beyond 20 groups.
+    pub fn have_group(&self, group: &Gid, ifindex: u32) -> io::Result<()> {
+        let Some(member) = self.member() else { return Ok(()) };
+        let (table, slot) = (&member.group.table, member.seat.slot);
+        let entries = || (0..GROUPS_PER_SLOT).map(|at| (at, table.joined(slot, at)));
+        if entries().any(|(_, entry)| entry == Some((*group, ifindex))) {
+            return Ok(());
+        }
+        let free = entries().find(|(_, entry)| entry.is_none());
+        let (at, _) = free.ok_or_else(|| io::Error::from_raw_os_error(ENOBUFS))?;
+        table.set_joined(slot, at, Some((*group, ifindex)));
+        Ok(())
+    }
+
+    /// Hands a packet of a group of the InfiniBand subnet, which came here by the way of `from`, to all other
+    /// processes that have the group. Returns to how many.
+    pub fn forward_subnet_group(
+        &self,
+        group: &Gid,
+        ifindex: u32,
+        from: &Path,
+        src_port: u16,
+        segment: &[u8],
+    ) -> usize {
+        let Some(member) = self.member() else { return 0 };
+        let table = &member.group.table;
+        let has = |slot: u16| {
+            (0..GROUPS_PER_SLOT).any(|at| table.joined(slot, at) == Some((*group, ifindex)))
+        };
+        let mail = Mail::Packet { path: *from, src_port, bytes: segment };
+        (0..table.sockets())
+            .filter(|&slot| slot != member.seat.slot && table.tenant(slot).is_some() && has(slot))
+            .filter_map(|slot| member.coroner.names.mailbox(slot).ok())
+            .filter(|name| mail.send(&member.seat.mailbox, name).is_ok())
+            .count()
+    }
+
     /// Leaves a group.
     pub fn leave_group(&self, group: &Gid, ifindex: u32) {
         let Some(member) = self.member() else { return };

@@ -80,6 +80,7 @@ impl Mail<'_> {
                     traffic_class,
                     hop_limit,
                     flow_label: u32::from_le_bytes(*label) & 0xf_ffff,
+                    ib: None,
                 };
                 Some(Mail::Packet { path, src_port: u16::from_le_bytes(*port), bytes })
             }
@@ -152,6 +153,7 @@ mod tests {
             traffic_class: 3,
             hop_limit: 4,
             flow_label: 0x5_6789,
+            ib: None,
         };
         let mut bytes = packet_header(&path, 4791).to_vec();
         bytes.extend(b"BTH");

@@ -18,7 +18,7 @@ use super::ports::{Claim, Entry};
 use super::{BLOCKS_PER_SLOT, JoinError, SLOTS};
 
 /// Changes with every change of the table, the vault or a message between members.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ironverb");
 

@@ -99,6 +99,8 @@ impl Qp {
             flags: WcFlags::empty(),
             pkey_index: self.attr.pkey_index,
             sl: self.attr.ah.sl,
+            slid: 0,
+            dlid_path_bits: 0,
             solicited: false,
         }
     }

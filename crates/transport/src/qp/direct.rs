@@ -33,11 +33,17 @@ impl Qp {
             QpType::Uc => Access::REMOTE_WRITE,
             QpType::Ud | QpType::XrcSend | QpType::XrcRecv => return None,
         };
-        ready.then(|| Accepts {
+        (ready && self.shares_default_partition()).then(|| Accepts {
             access: self.attr.access & possible,
             peer: self.attr.dest_qpn,
             psn: responder.expected.psn(),
         })
+    }
+
+    /// Whether it is a full member of the default partition. Who is not hears from the packets which requests
+    /// are of its partition (IBA 9.6.1); two that are full members of it need no look.
+    fn shares_default_partition(&self) -> bool {
+        self.pkey == 0xffff
     }
 
     /// Has the device carry out what it can without packets, and no more than that: what
@@ -101,6 +107,7 @@ impl Qp {
         let wqe = self.sends.wqe(index);
         let sound = wqe.progress == Progress::Posted && (1..=MAX_MESSAGE).contains(&wqe.len);
         let allowed = !wqe.is_answered() || self.attr.max_rd_atomic > 0;
+        let sound = sound && self.shares_default_partition();
         if !(connected && sound && allowed) || self.attr.state != QpState::Rts {
             return None;
         }

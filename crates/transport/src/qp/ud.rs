@@ -129,8 +129,10 @@ impl Qp {
             self.fail_receive(WcStatus::LocLenErr, VendorErr::RecvTooSmall, dev);
             return;
         }
-        let header = grh::ud_header(path, udp_len);
-        let placed = sg::scatter(dev, sges, 0, &header)
+        // An InfiniBand packet without a GRH leaves the first 40 bytes as they were (IBA 11.4.1.2).
+        let headed = path.ib.is_none_or(|route| route.grh);
+        let header = if headed { &grh::ud_header(path, udp_len)[..] } else { &[] };
+        let placed = sg::scatter(dev, sges, 0, header)
             .and_then(|()| sg::scatter(dev, sges, grh::LEN as u64, packet.payload));
         if let Err(fault) = placed {
             self.fail_receive(WcStatus::LocProtErr, local(fault), dev);
@@ -138,13 +140,17 @@ impl Qp {
             return;
         }
         self.counters.rx_messages += 1;
-        let mut flags = WcFlags::GRH;
+        let mut flags = WcFlags::empty();
+        flags.set(WcFlags::GRH, headed);
         flags.set(WcFlags::WITH_IMM, packet.imm.is_some());
         let wc = Wc {
             byte_len: byte_len as u32,
             imm: packet.imm.unwrap_or_default(),
             src_qpn: deth.src_qpn,
             flags,
+            sl: path.ib.map_or(0, |route| route.sl),
+            slid: path.ib.map_or(0, |route| route.slid),
+            dlid_path_bits: path.ib.map_or(0, |route| route.dlid as u8 & 0x7f),
             solicited: packet.bth.solicited,
             ..self.receive_wc()
         };

@@ -52,7 +52,7 @@ fn capture(name: &str) -> Vec<Captured> {
                 (gid(8), gid(24), &ip[40..])
             }
         };
-        let path = Path { src, dst, traffic_class: 0, hop_limit: 64, flow_label: 0 };
+        let path = Path { src, dst, traffic_class: 0, hop_limit: 64, flow_label: 0, ib: None };
         let len = usize::from(u16::from_be_bytes([udp[4], udp[5]]));
         let captured = Captured { path, body: udp[8..len - ICRC_LEN].to_vec() };
         if captured.packet().bth.dest_qpn != 1 {

@@ -2,6 +2,7 @@
 
 mod captures;
 mod damage;
+mod ib;
 mod mads;
 mod pcap;
 mod properties;

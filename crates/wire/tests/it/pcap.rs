@@ -76,6 +76,7 @@ fn decode(name: String, frame: &[u8]) -> Captured {
                 traffic_class: ip[1],
                 hop_limit: ip[8],
                 flow_label: 0,
+                ib: None,
             };
             (path, be16(4), ip[9], 20, usize::from(be16(2)))
         }
@@ -91,6 +92,7 @@ fn decode(name: String, frame: &[u8]) -> Captured {
                 traffic_class: (word >> 20) as u8,
                 hop_limit: ip[7],
                 flow_label: word & 0xf_ffff,
+                ib: None,
             };
             (path, 0, ip[6], 40, 40 + usize::from(be16(4)))
         }

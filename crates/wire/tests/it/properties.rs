@@ -83,6 +83,7 @@ fn path() -> impl Strategy<Value = Path> {
             traffic_class,
             hop_limit,
             flow_label: if v4 { 0 } else { label },
+            ib: None,
         },
     )
 }

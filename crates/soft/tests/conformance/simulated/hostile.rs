@@ -46,7 +46,7 @@ impl Target {
     }
 
     fn path_from(&self, src: Gid) -> Path {
-        Path { src, dst: self.b.gid(), traffic_class: 0, hop_limit: 64, flow_label: 0 }
+        Path { src, dst: self.b.gid(), traffic_class: 0, hop_limit: 64, flow_label: 0, ib: None }
     }
 
     fn inject(&self, path: Path, bytes: &[u8]) {

@@ -474,6 +474,8 @@ impl Model {
             flags: WcFlags::empty(),
             pkey_index: 0,
             sl: 0,
+            slid: 0,
+            dlid_path_bits: 0,
             solicited: false,
         }
     }

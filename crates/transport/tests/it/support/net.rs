@@ -36,6 +36,7 @@ impl Sent {
             traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
+            ib: None,
         }
     }
 

@@ -143,6 +143,7 @@ impl Pair {
             traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
+            ib: None,
         }
     }
 
