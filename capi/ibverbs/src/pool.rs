@@ -183,13 +183,13 @@ impl<C: Object> Pool<C> {
                 None => (0, None),
             },
         };
-        let unknown = Failure::Unknown { what: C::NAME, handle };
-        let Some(place) = place else { return Err(unknown) };
+        let unknown = || Failure::Unknown { what: C::NAME, handle };
+        let Some(place) = place else { return Err(unknown()) };
         let here = place.public.get() as usize + C::OFFSET;
         if here != object as usize {
-            return Err(unknown);
+            return Err(unknown());
         }
-        place.enter(handle).ok_or(unknown)
+        place.enter(handle).ok_or_else(unknown)
     }
 
     /// Ends an object: waits until no call uses its view, and gives the place back. `None` when

@@ -66,6 +66,10 @@ pub(crate) fn with_sges<T>(
     list: &[ibv_sge],
     work: impl FnOnce(&[Sge]) -> Result<T, PostError>,
 ) -> Result<T, PostError> {
+    // Most lists are of one element, and an array of the longest costs more than the rest.
+    if let [sge] = list {
+        return work(&[convert::sge(sge)]);
+    }
     let mut sges = [Sge::default(); MAX_SGE];
     let Some(sges) = sges.get_mut(..list.len()) else {
         return Err(PostError::TooManySges { asked: list.len(), max: MAX_SGE as u32 });

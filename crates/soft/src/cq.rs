@@ -130,7 +130,8 @@ impl Cq {
         }
         let mut entries = self.entries.lock();
         let n = max.min(entries.queue.len());
-        for Entry { wc, reads } in entries.queue.drain(..n) {
+        for _ in 0..n {
+            let Some(Entry { wc, reads }) = entries.queue.pop_front() else { break };
             if let Some(Reads { count, requests }) = reads {
                 count.store(requests, Ordering::Release);
             }

@@ -29,6 +29,7 @@ use crate::multicast::Groups;
 use crate::neighbours::Blocked;
 use crate::object::{Identity, Quota, Quotas};
 use crate::progress::{Background, Engine, Kick, ReceiveCounters};
+use crate::qp::Unpublished;
 use crate::qpn::QpTable;
 use crate::reference::{Cookie, Gauge};
 use crate::registry::{JoinError, JoinOptions, Member, Registry};
@@ -92,6 +93,7 @@ pub(crate) struct Inner {
     any_removed: AtomicBool,
     /// QPs that wait for room in a lane.
     pub(crate) blocked: Blocked,
+    pub(crate) unpublished: Unpublished,
     /// Every address of this host.
     addresses: RwLock<HashSet<Gid>>,
     /// Where the links are InfiniBand.
@@ -320,6 +322,7 @@ impl Inner {
             any_overrun: AtomicBool::new(false),
             any_removed: AtomicBool::new(false),
             blocked: Blocked::default(),
+            unpublished: Unpublished::default(),
             addresses: RwLock::default(),
             subnet,
             interfaces,

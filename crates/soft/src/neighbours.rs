@@ -271,6 +271,7 @@ pub(crate) enum Content<'a> {
 }
 
 impl Record<'_> {
+    #[inline(always)]
     pub(crate) fn content(&self) -> Content<'_> {
         match self.kind {
             PACKET => self.packet(0).map_or(Content::Nonsense, Content::Packet),
@@ -297,11 +298,12 @@ impl Record<'_> {
 
     /// The packet from byte `at` on. Its headers are parsed from the private copy; of a long one only the payload,
     /// which nothing depends on, stays where it is.
+    #[inline(always)]
     fn packet(&self, at: usize) -> Option<Packet<'_>> {
         if !self.bytes.len().is_multiple_of(4) {
             return None;
         }
-        let mut packet = Packet::parse(self.head.get(at..)?).ok()?;
+        let Ok(mut packet) = Packet::parse(self.head.get(at..)?) else { return None };
         if self.bytes.len() > self.head.len() {
             let start = at + Packet::header_len(packet.service, packet.op);
             packet.payload =

@@ -660,12 +660,14 @@ impl Worker {
     fn turn(&mut self, host: Arc<Inner>) {
         self.add_wire(&host);
         self.retry_wire(&host);
+        host.unpublished.publish();
         let polls = host.polls.load(Ordering::Relaxed);
         let polled = std::mem::replace(&mut self.polls, polls) != polls;
         if polled && host.armed.load(Ordering::Acquire) == 0 {
             self.nap(host);
         } else {
             self.work(&host);
+            host.unpublished.publish();
             self.sleep(host);
         }
     }

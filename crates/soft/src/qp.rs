@@ -2,6 +2,8 @@
 
 mod ends;
 
+pub(crate) use self::ends::Unpublished;
+
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -63,8 +65,8 @@ struct State {
     condemned: Option<Instant>,
     /// What peers on this host were told of it.
     told: Option<Told>,
-    /// Counts what others were shown, and the last state they were.
-    shown: u8,
+    /// Whether others are to be shown anew what it counted, and the last state they were shown.
+    unpublished: bool,
     shown_state: QpState,
     /// Destroyed: nothing happens any more.
     gone: bool,
@@ -103,8 +105,10 @@ impl State {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let deadlines = [self.transport.next_deadline(), self.condemned];
-        deadlines.into_iter().flatten().min()
+        match (self.transport.next_deadline(), self.condemned) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
     }
 }
 
@@ -201,7 +205,7 @@ impl Qp {
                 posted: 0,
                 condemned: None,
                 told: None,
-                shown: 0,
+                unpublished: false,
                 shown_state: QpState::Reset,
                 gone: false,
                 removed: false,
@@ -366,6 +370,25 @@ impl Qp {
         Ok(())
     }
 
+    /// The same after packets, which change the PSN and seldom more.
+    #[inline]
+    fn tell_psn(&self, state: &mut State) {
+        match (&mut state.told, state.transport.accepts()) {
+            (Some(Told { line, psn }), Some(now))
+                if line.access == now.access && line.peer_qpn == now.peer =>
+            {
+                if let Some(table) = self.host().table.get().filter(|_| *psn != now.psn) {
+                    *psn = now.psn;
+                    table.set_psn(line_of_qp(self.qpn), now.psn);
+                }
+            }
+            (None, None) => {}
+            _ => {
+                self.tell(state);
+            }
+        }
+    }
+
     /// Tells the peer's process what it may do by itself, if that has changed. Whether it was told otherwise before.
     fn tell(&self, state: &mut State) -> bool {
         let Some(table) = self.host().table.get() else { return false };
@@ -508,7 +531,7 @@ impl Qp {
         let State { transport, link: Link::Lane(lane), gone: false, .. } = state else {
             return false;
         };
-        if !lane.is_alive() {
+        if !lane.is_alive() || !transport.may_go_directly() {
             return false;
         }
         transport.transmit_directly(&mut Surroundings::with_lane(self, lane));
@@ -528,9 +551,9 @@ impl Qp {
         }
         if state.transport.output() != Output::None {
             self.transmit(state, now());
-            self.tell(state);
+            self.tell_psn(state);
         }
-        self.publish_counters(state);
+        self.publish_later(state);
         self.set_timer(state);
     }
 
@@ -539,6 +562,7 @@ impl Qp {
         let State { transport, link, .. } = state;
         let link = &*link;
         let mut surroundings = match link {
+            _ if transport.output() == Output::AcksOnly => Surroundings::on_demand(self),
             Link::Lane(lane) if lane.is_alive() => Surroundings::with_lane(self, lane),
             _ => Surroundings::of(self),
         };
@@ -640,7 +664,7 @@ impl Qp {
         }
         let from = path.reversed();
         let dropped = transport.counters().dropped.total();
-        let mut surroundings = Surroundings::of(self);
+        let mut surroundings = Surroundings::on_demand(self);
         if let Some(pull) = pull {
             let len = pull.source.len();
             surroundings.pull = Some(pull);
@@ -659,7 +683,7 @@ impl Qp {
         let taken = transport.counters().dropped.total() == dropped;
         drop(surroundings);
         // Before any acknowledgement leaves: who has it may go on by itself.
-        self.tell(&mut state);
+        self.tell_psn(&mut state);
         taken
     }
 
@@ -667,7 +691,7 @@ impl Qp {
     pub(crate) fn settle(&self, defer: bool, now: &mut Now<'_>) -> Left {
         let mut state = self.state.lock();
         if defer && !state.gone && state.transport.output() == Output::AcksOnly {
-            self.publish_counters(&mut state);
+            self.publish_later(&mut state);
             self.set_timer(&mut state);
             return Left::Acks;
         }
@@ -767,7 +791,7 @@ impl Drop for PostGuard<'_> {
     fn drop(&mut self) {
         let Ok(state) = &mut self.state else { return };
         if self.qp.carry_out(state) {
-            self.qp.publish_counters(state);
+            self.qp.publish_later(state);
         } else {
             let now = self.qp.host().now();
             self.qp.pump(state, now);

@@ -1,5 +1,7 @@
 //! The device as one queue pair sees it during a call.
 
+use std::cell::OnceCell;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +9,7 @@ use ironverbs_transport::device::{
     self, Atomic, Carrier, OneSided, Piece, PullError, QpEvent, Queue, RecvWqe,
 };
 use ironverbs_transport::verbs::{Access, Fault, QpType, Sge, Wc};
-use parking_lot::RwLockReadGuard;
+use parking_lot::{RwLock, RwLockReadGuard};
 
 use crate::direct::{Local, Thing};
 use crate::event::{AsyncEvent, EventSource};
@@ -19,10 +21,10 @@ use crate::{Qp, Srq};
 /// How long an invalidation by a peer waits for other peers that use the region at that moment.
 const INVALIDATION: Duration = Duration::from_millis(500);
 
-/// Holds the table of regions for the length of a call: nothing is deregistered meanwhile.
+/// Holds the table of regions from its first use for the rest of a call: nothing is deregistered meanwhile.
 pub(crate) struct Surroundings<'a> {
     qp: &'a Qp,
-    regions: RwLockReadGuard<'a, Regions>,
+    regions: Held<'a>,
     pd: u32,
     /// The SRQ that a request on XRC names.
     selected: Option<Arc<Srq>>,
@@ -41,9 +43,32 @@ pub(crate) struct Pull {
     pub(crate) source: Source,
 }
 
+/// The table of regions, locked when it is first asked for: most acknowledgements touch no memory.
+struct Held<'a> {
+    table: &'a RwLock<Regions>,
+    guard: OnceCell<RwLockReadGuard<'a, Regions>>,
+}
+
+impl Deref for Held<'_> {
+    type Target = Regions;
+
+    #[inline]
+    fn deref(&self) -> &Regions {
+        self.guard.get_or_init(|| self.table.read())
+    }
+}
+
 impl<'a> Surroundings<'a> {
     pub(crate) fn of(qp: &'a Qp) -> Surroundings<'a> {
-        let regions = qp.host().regions.read();
+        let surroundings = Surroundings::on_demand(qp);
+        let _: &Regions = &surroundings.regions;
+        surroundings
+    }
+
+    /// The same, the table not locked before it is asked for. Not for who sends data: the table comes before the lock of
+    /// a lane or a sender, for everyone.
+    pub(crate) fn on_demand(qp: &'a Qp) -> Surroundings<'a> {
+        let regions = Held { table: &qp.host().regions, guard: OnceCell::new() };
         Surroundings {
             qp,
             regions,

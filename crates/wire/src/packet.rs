@@ -40,6 +40,7 @@ impl<'a> Packet<'a> {
     ///
     /// Checks what can be wrong in a packet by itself. P_Key, PSN, the payload's length against
     /// the path MTU or `reth.len`, and whether a QP takes such a packet is for the transport.
+    #[inline(always)]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let mut rest = bytes;
         let bth = Bth::parse(take(&mut rest, bytes.len(), Bth::LEN)?);
@@ -123,10 +124,12 @@ impl<'a> Packet<'a> {
     /// `service` and `op` decide the opcode, `bth.opcode` is not looked at; the other fields of
     /// `bth` are written as given. Returns 0, having written nothing useful, if `out` is too short
     /// or an extended header that the operation calls for is `None`.
+    #[inline]
     pub fn emit_header(&self, out: &mut [u8]) -> usize {
         self.try_emit(out).unwrap_or(0)
     }
 
+    #[inline]
     fn try_emit(&self, out: &mut [u8]) -> Option<usize> {
         let (service, op) = (self.service, self.op);
         let len = Self::header_len(service, op);
@@ -159,6 +162,7 @@ impl<'a> Packet<'a> {
         Some(len)
     }
 
+    #[inline]
     fn without_headers(bth: Bth, service: Service, op: Op) -> Self {
         Self {
             bth,
@@ -181,6 +185,7 @@ const fn has_xrceth(service: Service, op: Op) -> bool {
     matches!(service, Service::Xrc) && op.is_request()
 }
 
+#[inline]
 fn take<'a, const N: usize>(
     rest: &mut &'a [u8],
     len: usize,

@@ -1,10 +1,13 @@
 //! The ends of connections: what a peer is owed, what it left, and what others are told meanwhile.
 
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ironverbs_transport::device::Instant;
 use ironverbs_transport::qp::Output;
 use ironverbs_transport::verbs::{AttrMask, QpAttr, QpState};
+use parking_lot::Mutex;
 
 use super::{Link, Qp, State};
 use crate::context::limits;
@@ -22,6 +25,30 @@ const GRACE: u64 = 150_000_000;
 
 /// How long the removal of a device waits for peers that use its QPs by themselves at that moment.
 const LAST_LOOK: Duration = Duration::from_millis(100);
+
+/// QPs that have counted what others have not been shown. To show it takes longer than a message: the background thread
+/// does it, now and then.
+#[derive(Debug, Default)]
+pub(crate) struct Unpublished {
+    any: AtomicBool,
+    qps: Mutex<Vec<Weak<Qp>>>,
+}
+
+impl Unpublished {
+    #[cold]
+    fn add(&self, qp: Weak<Qp>) {
+        self.qps.lock().push(qp);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Shows it.
+    pub(crate) fn publish(&self) {
+        if self.any.swap(false, Ordering::AcqRel) {
+            let qps = std::mem::take(&mut *self.qps.lock());
+            qps.iter().filter_map(Weak::upgrade).for_each(|qp| qp.publish_now());
+        }
+    }
+}
 
 impl Qp {
     /// What others are told of it.
@@ -44,22 +71,28 @@ impl Qp {
     pub(super) fn publish(&self, state: &State) {
         if let Some(board) = self.host().board() {
             board.expects(self.qpn, state.transport.expected_psn());
-            board.count(self.qpn, state.transport.counters(), true);
+            board.count(self.qpn, state.transport.counters());
             board.tell(&self.facts(state));
         }
     }
 
-    /// Tells others of the last packets: what changes with each, and from time to time all of it.
+    /// Has others told of the last packets: of a new state at once, of what was counted soon.
     #[inline]
-    pub(super) fn publish_counters(&self, state: &mut State) {
-        let Some(board) = self.host().board() else { return };
-        state.shown = state.shown.wrapping_add(1);
-        let (changed, seldom) = (state.transport.state() != state.shown_state, state.shown == 0);
-        if changed || seldom {
+    pub(super) fn publish_later(&self, state: &mut State) {
+        if state.transport.state() != state.shown_state {
             state.shown_state = state.transport.state();
             self.publish(state);
-        } else {
-            board.count(self.qpn, state.transport.counters(), false);
+        } else if !state.unpublished {
+            state.unpublished = true;
+            self.host().unpublished.add(self.me.clone());
+        }
+    }
+
+    fn publish_now(&self) {
+        let mut state = self.state.lock();
+        state.unpublished = false;
+        if !state.gone {
+            self.publish(&state);
         }
     }
 

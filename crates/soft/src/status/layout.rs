@@ -67,8 +67,6 @@ pub(super) mod entry {
     pub(in super::super) const WILL: usize = 384;
 }
 
-/// The first so many counters are kept up to date with every call, the others now and then.
-pub(super) const HOT_COUNTERS: usize = 6;
 pub(super) const COUNTERS: usize = 31;
 
 const _: () = assert!(entry::COUNTERS + 8 * COUNTERS <= entry::WILL);

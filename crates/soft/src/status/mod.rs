@@ -25,10 +25,7 @@ use ironverbs_wire::Gid;
 use parking_lot::Mutex;
 
 use crate::registry::SLOTS;
-use layout::{
-    COUNTERS, ENTRY, HEADER, HOT_COUNTERS, LIVE, LOCAL, SRQ, WAIT, WAITS, WINDOW, entry, header,
-    wait,
-};
+use layout::{COUNTERS, ENTRY, HEADER, LIVE, LOCAL, SRQ, WAIT, WAITS, WINDOW, entry, header, wait};
 pub use view::{ProcessStatus, QpStatus, WaitStatus};
 pub(crate) use view::{Testament, View};
 
@@ -172,16 +169,13 @@ impl Board {
         }
     }
 
-    /// Tells what the QP counted: all of it, or what changes with every message.
-    #[inline]
-    pub(crate) fn count(&self, qpn: u32, counters: &Counters, all: bool) {
+    /// Tells what the QP counted.
+    pub(crate) fn count(&self, qpn: u32, counters: &Counters) {
         if !self.has(qpn) {
             return;
         }
-        let words = words(counters);
-        let count = if all { COUNTERS } else { HOT_COUNTERS };
         let at = place(qpn) + entry::COUNTERS;
-        for (n, word) in words.iter().enumerate().take(count) {
+        for (n, word) in words(counters).iter().enumerate() {
             self.store(at + 8 * n, *word, Ordering::Relaxed);
         }
     }
@@ -236,7 +230,7 @@ impl Drop for Wait<'_> {
     }
 }
 
-/// The counters in the order of their struct; those of every message come first.
+/// The counters in the order of their struct.
 fn words(counters: &Counters) -> [u64; COUNTERS] {
     let c = counters;
     let d = &c.dropped;

@@ -2,7 +2,7 @@
 //! the state of either end. What is true of a request with nothing before it is true of this one.
 
 use super::Qp;
-use super::requester::MAX_MESSAGE;
+use super::requester::{MAX_MESSAGE, Requester};
 use super::send_queue::{Data, Progress};
 use crate::device::{Action, Atomic, Device, OneSided};
 use crate::verbs::{Access, QpState, QpType, WrOpcode};
@@ -44,6 +44,12 @@ impl Qp {
     /// are of its partition (IBA 9.6.1); two that are full members of it need no look.
     fn shares_default_partition(&self) -> bool {
         self.pkey == 0xffff
+    }
+
+    /// Whether the next request is one that may need no packets.
+    pub fn may_go_directly(&self) -> bool {
+        let Requester { cursor, started, .. } = self.requester;
+        cursor == started && cursor != self.sends.tail() && self.sends.wqe(cursor).is_one_sided()
     }
 
     /// Has the device carry out what it can without packets, and no more than that: what

@@ -39,7 +39,9 @@ pub(super) fn begin<'a, S: Sink + ?Sized>(
         return None;
     }
     let (payload, pad) = room.get_mut(at..)?.split_at_mut_checked(payload)?;
-    pad.fill(0);
+    if !pad.is_empty() {
+        pad.fill(0);
+    }
     Some(payload)
 }
 
