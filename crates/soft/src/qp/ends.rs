@@ -28,25 +28,40 @@ const LAST_LOOK: Duration = Duration::from_millis(100);
 
 /// QPs that have counted what others have not been shown. To show it takes longer than a message: the background thread
 /// does it, now and then.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Unpublished {
     any: AtomicBool,
-    qps: Mutex<Vec<Weak<Qp>>>,
+    /// Those that wait, and room for those that come while they are shown.
+    lists: Mutex<[Vec<Weak<Qp>>; 2]>,
+}
+
+impl Default for Unpublished {
+    fn default() -> Unpublished {
+        // The data path adds to them, and is not to wait for memory.
+        let lists = [Vec::with_capacity(64), Vec::with_capacity(64)];
+        Unpublished { any: AtomicBool::new(false), lists: Mutex::new(lists) }
+    }
 }
 
 impl Unpublished {
     #[cold]
     fn add(&self, qp: Weak<Qp>) {
-        self.qps.lock().push(qp);
+        self.lists.lock()[0].push(qp);
         self.any.store(true, Ordering::Release);
     }
 
     /// Shows it.
     pub(crate) fn publish(&self) {
-        if self.any.swap(false, Ordering::AcqRel) {
-            let qps = std::mem::take(&mut *self.qps.lock());
-            qps.iter().filter_map(Weak::upgrade).for_each(|qp| qp.publish_now());
+        if !self.any.swap(false, Ordering::AcqRel) {
+            return;
         }
+        let mut qps = {
+            let mut lists = self.lists.lock();
+            lists.swap(0, 1);
+            std::mem::take(&mut lists[1])
+        };
+        qps.drain(..).filter_map(|qp| qp.upgrade()).for_each(|qp| qp.publish_now());
+        self.lists.lock()[1] = qps;
     }
 }
 

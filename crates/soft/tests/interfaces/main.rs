@@ -60,6 +60,11 @@ fn cable() {
         ip(&format!("address add {address} dev {name}"));
         ip(&format!("link set {name} up"));
     }
+    // It passes packets a moment later; until then there may be no device but that of `lo`, which stays.
+    for name in ["va", "vb"] {
+        let state = format!("/sys/class/net/{name}/operstate");
+        until(name, || (std::fs::read_to_string(&state).ok()?.trim() == "up").then_some(()));
+    }
 }
 
 fn host() -> Host {
