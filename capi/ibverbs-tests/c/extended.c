@@ -263,9 +263,121 @@ static void polling_one_by_one(void)
 	EQUAL(ibv_start_poll(cq, &attr), ENOENT);
 	attr.comp_mask = 1;
 	EQUAL(ibv_start_poll(cq, &attr), EINVAL);
-	init.wc_flags |= IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+	/* There is no tag matching, and no other field. */
+	init.wc_flags = IBV_WC_EX_WITH_TM_INFO;
 	errno = 0;
 	CHECK(!ibv_create_cq_ex(context, &init) && errno == EOPNOTSUPP);
+	init.wc_flags = 1 << 12;
+	errno = 0;
+	CHECK(!ibv_create_cq_ex(context, &init) && errno == EOPNOTSUPP);
+}
+
+static uint64_t nanoseconds(clockid_t clock)
+{
+	struct timespec t;
+	clock_gettime(clock, &t);
+	return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+/* When it came, whenever it is read. */
+static void times_of_completions(void)
+{
+	struct ibv_context *context = open_first();
+	struct side s = side_on(context);
+	struct ibv_cq_init_attr_ex init = { .cqe = 16, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+		IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK | IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG };
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(context, &init);
+	CHECK(cq);
+	CHECK(!cq->read_byte_len && !cq->read_tm_info);
+	s.cq = ibv_cq_ex_to_cq(cq);
+	make_qp(&s, IBV_QPT_RC);
+	connect_to(&s, &s);
+	struct ibv_send_wr wr = send_of(NULL, IBV_WR_RDMA_WRITE);
+	uint64_t raw = nanoseconds(CLOCK_MONOTONIC), wall = nanoseconds(CLOCK_REALTIME);
+	EQUAL(post(&s, &wr), 0);
+	pause_ms(100);
+	/* By now it is complete, if another thread makes progress; by the first poll at the latest. */
+	struct ibv_poll_cq_attr attr = { 0 };
+	int status;
+	while ((status = ibv_start_poll(cq, &attr)) == ENOENT)
+		;
+	EQUAL(status, 0);
+	uint64_t then = ibv_wc_read_completion_ts(cq), wall_then = ibv_wc_read_completion_wallclock_ns(cq);
+	EQUAL(ibv_wc_read_cvlan(cq), 0);
+	EQUAL(ibv_wc_read_flow_tag(cq), 0);
+	ibv_end_poll(cq);
+	CHECK(then >= raw && then <= nanoseconds(CLOCK_MONOTONIC));
+	CHECK(wall_then >= wall && wall_then <= nanoseconds(CLOCK_REALTIME));
+	/* The order of completions is that of their times. */
+	for (int i = 0; i < 10; i++)
+		EQUAL(post(&s, &wr), 0);
+	for (int i = 0; i < 10; i++) {
+		while (ibv_start_poll(cq, &attr) == ENOENT)
+			;
+		CHECK(ibv_wc_read_completion_ts(cq) >= then);
+		then = ibv_wc_read_completion_ts(cq);
+		ibv_end_poll(cq);
+	}
+}
+
+static void moderation_and_clocks(void)
+{
+	struct side s = side_on(open_first());
+	struct ibv_device_attr_ex device;
+	EQUAL(ibv_query_device_ex(s.context, NULL, &device), 0);
+	EQUAL(device.cq_mod_caps.max_cq_count, 65535);
+	EQUAL(device.cq_mod_caps.max_cq_period, 65535);
+	EQUAL(device.completion_timestamp_mask, UINT64_MAX);
+	EQUAL(device.hca_core_clock, 1000000);
+	struct ibv_modify_cq_attr attr = { .attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = { 8, 16 } };
+	EQUAL(ibv_modify_cq(s.cq, &attr), 0);
+	attr.attr_mask = 2;
+	EQUAL(ibv_modify_cq(s.cq, &attr), EINVAL);
+	attr.attr_mask = 0;
+	EQUAL(ibv_modify_cq(s.cq, &attr), EINVAL);
+	EQUAL(ibv_modify_cq(s.cq, NULL), EINVAL);
+	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
+	uint64_t before = nanoseconds(CLOCK_MONOTONIC);
+	EQUAL(ibv_query_rt_values_ex(s.context, &values), 0);
+	EQUAL(values.comp_mask, IBV_VALUES_MASK_RAW_CLOCK);
+	uint64_t now = values.raw_clock.tv_sec * 1000000000ull + values.raw_clock.tv_nsec;
+	CHECK(now >= before && now <= nanoseconds(CLOCK_MONOTONIC));
+	values.comp_mask = 2;
+	EQUAL(ibv_query_rt_values_ex(s.context, &values), EINVAL);
+	EQUAL(ibv_query_rt_values_ex(s.context, NULL), EINVAL);
+}
+
+static void overrun_that_is_ignored(void)
+{
+	struct ibv_context *context = open_first();
+	struct side s = side_on(context);
+	struct ibv_cq_init_attr_ex init = { .cqe = 2, .wc_flags = IBV_WC_EX_WITH_QP_NUM,
+		.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS, .flags = IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN };
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(context, &init);
+	CHECK(cq);
+	s.cq = ibv_cq_ex_to_cq(cq);
+	make_qp(&s, IBV_QPT_RC);
+	connect_to(&s, &s);
+	struct ibv_send_wr wr = send_of(NULL, IBV_WR_RDMA_WRITE);
+	for (int i = 0; i < 8; i++) {
+		wr.wr_id = i;
+		EQUAL(post(&s, &wr), 0);
+	}
+	/* The youngest are there, and the queue works on. */
+	int last = -1;
+	while (last != 7) {
+		struct ibv_wc wc = completion(s.cq);
+		EQUAL(wc.status, IBV_WC_SUCCESS);
+		CHECK((int)wc.wr_id > last);
+		last = wc.wr_id;
+	}
+	EQUAL(post(&s, &wr), 0);
+	expect(s.cq, 7, IBV_WC_SUCCESS);
+	init.flags = 4;
+	CHECK(!ibv_create_cq_ex(context, &init) && errno == EOPNOTSUPP);
+	init.comp_mask = 4;
+	CHECK(!ibv_create_cq_ex(context, &init) && errno == EOPNOTSUPP);
+	CHECK(!ibv_create_cq_ex(context, NULL) && errno == EINVAL);
 }
 
 static void *many_batches(void *arg)
@@ -315,6 +427,9 @@ static const struct test tests[] = {
 	TEST(operations_of_a_type),
 	TEST(unknown_attributes),
 	TEST(polling_one_by_one),
+	TEST(times_of_completions),
+	TEST(moderation_and_clocks),
+	TEST(overrun_that_is_ignored),
 	TEST(batches_of_two_threads),
 };
 MAIN(tests)

@@ -88,6 +88,23 @@ ironverbs_capi_ibverbs_tests::programs! {
         address_handles
         scattered_lists_of_many_packets
     }
+    kinds {
+        null_regions
+        null_regions_by_wire
+        null_region_of_another_domain
+        device_memory
+        device_memory_by_wire
+        device_memory_asked_wrongly
+        memory_on_demand
+        memory_on_demand_by_wire
+        advice_that_is_wrong
+        files_as_regions
+        objects_imported
+        the_first_context_closes_first
+        imports_asked_wrongly
+        parent_domains
+        domains_asked_wrongly
+    }
     objects {
         destroyed_before
         closed_with_everything_open
@@ -107,6 +124,9 @@ ironverbs_capi_ibverbs_tests::programs! {
         operations_of_a_type
         unknown_attributes
         polling_one_by_one
+        times_of_completions
+        moderation_and_clocks
+        overrun_that_is_ignored
         batches_of_two_threads
     }
     xrc {

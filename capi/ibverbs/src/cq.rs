@@ -64,16 +64,39 @@ fn count(channel: *mut ibv_comp_channel, change: i32) {
     refcnt.fetch_add(change, Ordering::Relaxed);
 }
 
+/// ibv_modify_cq(3): events may be moderated, and come at once all the same.
+///
+/// # Safety
+/// As for [`objects::find`]; `attr` is null or points to the structure.
+pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    fail::status("ibv_modify_cq", || {
+        if attr.is_null() {
+            return Err(Failure::Null { what: "attr" });
+        }
+        // SAFETY: the caller's promise.
+        let (found, attr) = unsafe { (find::<ibv_cq_ex>(cq)?, *attr) };
+        if attr.attr_mask != IBV_CQ_ATTR_MODERATE {
+            return Err(Failure::Argument { what: "attr_mask", value: attr.attr_mask.into() });
+        }
+        Ok(found.inner.moderate(attr.cq_count, attr.cq_period)?)
+    })
+}
+
 /// What both ways to create a CQ share. `extra` and `finish` add what the extended one has.
 ///
 /// # Safety
 /// As for [`objects::find`].
+#[allow(
+    clippy::too_many_arguments,
+    reason = "those of ibv_create_cq(3), and what the extended one adds"
+)]
 pub(crate) unsafe fn create(
     context: *mut ibv_context,
     cqe: u32,
     cq_context: *mut c_void,
     channel: *mut ibv_comp_channel,
     comp_vector: u32,
+    options: soft::CqOptions,
     mut extra: CqExtra,
     finish: impl FnOnce(*mut ibv_cq_ex),
 ) -> Outcome<*mut ibv_cq_ex> {
@@ -84,7 +107,7 @@ pub(crate) unsafe fn create(
         // SAFETY: the caller's promise.
         false => Some(unsafe { find::<ibv_comp_channel>(channel)? }.inner.clone()),
     };
-    let cq = soft.create_cq(cqe, soft_channel.as_ref(), comp_vector)?;
+    let cq = soft.create_cq_with(cqe, soft_channel.as_ref(), comp_vector, options)?;
     extra.channel = channel as usize;
     let view = View {
         inner: cq.clone(),
@@ -125,7 +148,8 @@ pub(crate) unsafe extern "C" fn create_cq(
         let vector = not_negative("comp_vector", comp_vector)?;
         // SAFETY: the caller's promise.
         let cq = unsafe {
-            create(context, cqe, cq_context, channel, vector, CqExtra::default(), |_| ())?
+            let (options, extra) = (soft::CqOptions::default(), CqExtra::default());
+            create(context, cqe, cq_context, channel, vector, options, extra, |_| ())?
         };
         Ok(cq.cast())
     })

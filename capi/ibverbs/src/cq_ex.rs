@@ -4,19 +4,21 @@
 use std::ffi::{c_int, c_void};
 use std::mem;
 
+use ironverbs::raw as soft;
 use parking_lot::Mutex;
 
 use crate::abi::*;
 use crate::convert;
 use crate::cq;
 use crate::fail::{self, Failure, Outcome};
-use crate::objects::CqExtra;
+use crate::objects::{CqExtra, find};
 use crate::pool::Object;
 
 /// The completion between start and end. Locked in between, unless the CQ is for one thread.
 #[derive(Default)]
 pub(crate) struct Cursor {
     wc: Option<ibv_wc>,
+    stamp: soft::Stamp,
 }
 
 /// ibv_create_cq_ex(3).
@@ -33,20 +35,31 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         }
         // SAFETY: the caller's promise.
         let init = unsafe { *init };
-        if init.wc_flags & !IBV_WC_STANDARD_FLAGS != 0 {
+        if init.wc_flags & !(ALL & !TM_INFO) != 0 {
             return Err(Failure::Unsupported { what: "a completion field asked for" });
         }
-        if init.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 {
+        let known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
+        if init.comp_mask & !known != 0 {
             return Err(Failure::Unsupported { what: "an attribute of the completion queue" });
         }
         let flags = match init.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS {
             0 => 0,
             _ => init.flags,
         };
-        if flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
+        if flags & !(IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0 {
             return Err(Failure::Unsupported { what: "a creation flag" });
         }
-        let extra = CqExtra { cursor: Some(Mutex::new(Cursor::default())), ..Default::default() };
+        let domain = match init.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD {
+            0 => None,
+            // SAFETY: the caller's promise.
+            _ => Some(unsafe { parent_domain(init.parent_domain)? }),
+        };
+        let options = soft::CqOptions {
+            stamps: init.wc_flags & (COMPLETION_TIMESTAMP | COMPLETION_TIMESTAMP_WALLCLOCK) != 0,
+            ignore_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
+        };
+        let cursor = Some(Mutex::new(Cursor::default()));
+        let extra = CqExtra { cursor, _domain: domain, ..Default::default() };
         // SAFETY: the caller's promise.
         unsafe {
             cq::create(
@@ -55,11 +68,23 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
                 init.cq_context,
                 init.channel,
                 init.comp_vector,
+                options,
                 extra,
                 |object| install(object, init.wc_flags),
             )
         }
     })
+}
+
+/// # Safety
+/// As for [`find`].
+unsafe fn parent_domain(pd: *const ibv_pd) -> Outcome<soft::Hold> {
+    // SAFETY: the caller's promise.
+    let found = unsafe { find::<ibv_pd>(pd)? };
+    if !found.inner.is_parent() {
+        return Err(Failure::Argument { what: "parent_domain: a plain domain", value: 0 });
+    }
+    Ok(found.inner.hold()?)
 }
 
 const BYTE_LEN: u64 = 1;
@@ -69,6 +94,12 @@ const SRC_QP: u64 = 1 << 3;
 const SLID: u64 = 1 << 4;
 const SL: u64 = 1 << 5;
 const DLID_PATH_BITS: u64 = 1 << 6;
+const COMPLETION_TIMESTAMP: u64 = 1 << 7;
+const CVLAN: u64 = 1 << 8;
+const FLOW_TAG: u64 = 1 << 9;
+const TM_INFO: u64 = 1 << 10;
+const COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11;
+const ALL: u64 = (1 << 12) - 1;
 
 /// # Safety
 /// `cq` points to a structure that nobody else sees yet.
@@ -89,6 +120,11 @@ unsafe fn install(cq: *mut ibv_cq_ex, wc_flags: u64) {
     cq.read_slid = asked(SLID).then_some(read_slid as _);
     cq.read_sl = asked(SL).then_some(read_sl as _);
     cq.read_dlid_path_bits = asked(DLID_PATH_BITS).then_some(read_dlid_path_bits as _);
+    cq.read_completion_ts = asked(COMPLETION_TIMESTAMP).then_some(read_completion_ts as _);
+    cq.read_cvlan = asked(CVLAN).then_some(read_cvlan as _);
+    cq.read_flow_tag = asked(FLOW_TAG).then_some(read_flow_tag as _);
+    cq.read_completion_wallclock_ns =
+        asked(COMPLETION_TIMESTAMP_WALLCLOCK).then_some(read_completion_wallclock_ns as _);
 }
 
 /// Takes the next completion: ENOENT when there is none.
@@ -99,7 +135,9 @@ unsafe fn advance(cq: *mut ibv_cq_ex, cursor: &mut Cursor) -> Outcome<()> {
     // SAFETY: the caller's promise.
     let found = unsafe { ibv_cq_ex::pool().find(cq.cast())? };
     cursor.wc = None;
-    found.inner.poll(1, |entry| cursor.wc = Some(convert::c_wc(entry)))?;
+    found.inner.poll_stamped(1, |entry, stamp| {
+        (cursor.wc, cursor.stamp) = (Some(convert::c_wc(entry)), *stamp);
+    })?;
     let Some(wc) = &cursor.wc else {
         return Err(Failure::Unknown { what: "next completion", handle: 0 });
     };
@@ -182,6 +220,40 @@ unsafe fn field<T: Default>(cq: *mut ibv_cq_ex, get: impl FnOnce(&ibv_wc) -> T) 
     let Some(mutex) = &found.extra.cursor else { return T::default() };
     // SAFETY: between start and end the caller holds the lock.
     unsafe { (*mutex.data_ptr()).wc.as_ref().map(get).unwrap_or_default() }
+}
+
+/// The time of the completion that the cursor is at.
+///
+/// # Safety
+/// As for [`field`].
+unsafe fn stamp(cq: *mut ibv_cq_ex) -> soft::Stamp {
+    // SAFETY: the caller's promise.
+    let Ok(found) = (unsafe { ibv_cq_ex::pool().find(cq.cast()) }) else {
+        return Default::default();
+    };
+    let Some(mutex) = &found.extra.cursor else { return Default::default() };
+    // SAFETY: between start and end the caller holds the lock.
+    unsafe { (*mutex.data_ptr()).stamp }
+}
+
+unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { stamp(cq).raw }
+}
+
+unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { stamp(cq).wall }
+}
+
+/// No VLAN tag is ever taken off a packet.
+unsafe extern "C" fn read_cvlan(_: *mut ibv_cq_ex) -> u16 {
+    0
+}
+
+/// No flow gives one.
+unsafe extern "C" fn read_flow_tag(_: *mut ibv_cq_ex) -> u32 {
+    0
 }
 
 macro_rules! readers {

@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 use crate::abi::*;
 use crate::fail::{self, Failure, Outcome};
 use crate::host::host;
-use crate::objects::{self, Child, ContextId, ContextView, Device, DeviceView};
+use crate::objects::{self, Child, ContextId, ContextView, Device, DeviceView, PdExtra, View};
 use crate::pool::Object;
-use crate::{events, ops};
+use crate::{events, import, ops};
 
 /// A device's C structure lives as long as the process: programs keep pointers to it after they
 /// freed the list, and see the same pointer in the next list.
@@ -146,12 +146,15 @@ pub(crate) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv
 
 /// Opens a device.
 pub(crate) fn open(soft: &Arc<soft::Device>) -> Outcome<*mut ibv_context> {
-    let device = c_device(soft)?;
-    let context = soft.open()?;
-    let cmd = File::open("/dev/null")?;
+    present(soft.open()?, import::descriptor()?)
+}
+
+/// The C side of an open device, of which there may be several.
+pub(crate) fn present(context: Arc<soft::Context>, cmd: File) -> Outcome<*mut ibv_context> {
+    let device = c_device(context.device())?;
     let (cmd_fd, async_fd) = (cmd.as_raw_fd(), context.async_fd());
     let vectors = context.attr().num_comp_vectors as c_int;
-    let view = ContextView { context, _cmd: cmd };
+    let view = ContextView { context, cmd };
     let object = verbs_context::pool().insert(view, |object, _| {
         // SAFETY: the pool hands out memory that nobody else sees yet.
         unsafe { object.write(ops::table(device, cmd_fd, async_fd, vectors)) };
@@ -171,11 +174,40 @@ pub(crate) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int
         let found = unsafe { objects::context(context)? };
         let (inner, handle) = (found.context.clone(), found.number());
         drop(found);
-        inner.destroy()?;
-        end_children(ContextId::of(context));
+        let same = |view: &ContextView| Arc::ptr_eq(&view.context, &inner);
+        if verbs_context::pool().living(same).len() > 1 {
+            // The others go on, with what they have imported of this one.
+            forget_children(ContextId::of(context));
+        } else {
+            inner.destroy()?;
+            end_children(ContextId::of(context));
+        }
         verbs_context::pool().remove(handle);
         Ok(())
     })
+}
+
+/// Drops what is left of a context, and with it what nobody else has imported.
+fn forget_children(id: ContextId) {
+    end_all::<ibv_qp_ex>(id, |view| {
+        events::acknowledge_all(view, soft::EventSource::Qp);
+        Ok(())
+    });
+    end_all::<ibv_srq>(id, |view| {
+        events::acknowledge_all(view, soft::EventSource::Srq);
+        Ok(())
+    });
+    end_all::<ibv_xrcd>(id, |_| Ok(()));
+    end_all::<ibv_ah>(id, |_| Ok(()));
+    end_all::<ibv_mr>(id, |_| Ok(()));
+    end_all::<ibv_dm>(id, |_| Ok(()));
+    end_all::<ibv_cq_ex>(id, |view| {
+        events::acknowledge_all(view, soft::EventSource::Cq);
+        Ok(())
+    });
+    end_all::<ibv_comp_channel>(id, |_| Ok(()));
+    end_all::<ibv_pd>(id, |_| Ok(()));
+    end_all::<ibv_td>(id, |_| Ok(()));
 }
 
 /// Ends what is left of a context, users before what they use.
@@ -192,18 +224,32 @@ pub(crate) fn end_children(id: ContextId) {
     end_all::<ibv_xrcd>(id, |view| view.inner.destroy());
     end_all::<ibv_ah>(id, |view| view.inner.destroy());
     end_all::<ibv_mr>(id, |view| view.inner.destroy());
+    end_all::<ibv_dm>(id, |view| view.inner.destroy());
     end_all::<ibv_cq_ex>(id, |view| {
         events::acknowledge_all(view, soft::EventSource::Cq);
         view.inner.ack_events(u32::MAX);
         view.inner.destroy()
     });
     end_all::<ibv_comp_channel>(id, |view| view.inner.destroy());
-    end_all::<ibv_pd>(id, |view| view.inner.destroy());
+    // Parent domains before what they are views of.
+    for parents in [true, false] {
+        let of_kind = |view: &View<soft::Pd, PdExtra>| view.inner.is_parent() == parents;
+        end_some::<ibv_pd>(id, of_kind, |view| view.inner.destroy());
+    }
+    end_all::<ibv_td>(id, |_| Ok(()));
 }
 
 /// Ends what is left of one type. Events that nobody will acknowledge any more must not hold it up.
 fn end_all<C: Child>(context: ContextId, end: impl Fn(&C::View) -> Result<(), soft::Error>) {
-    let living = C::pool().living(|view| C::owner(view) == context);
+    end_some::<C>(context, |_| true, end);
+}
+
+fn end_some<C: Child>(
+    context: ContextId,
+    which: impl Fn(&C::View) -> bool,
+    end: impl Fn(&C::View) -> Result<(), soft::Error>,
+) {
+    let living = C::pool().living(|view| C::owner(view) == context && which(view));
     let handles: Vec<u32> = living.iter().map(|object| object.number()).collect();
     drop(living);
     for view in handles.into_iter().filter_map(|handle| C::pool().remove(handle)) {

@@ -3,8 +3,8 @@
 
 use crate::symver::{export_functions, export_object};
 use crate::{
-    ah, cm, cq, device, events, kern, misc, mr, old, private, qp, qp_ex, query, rate, srq, strings,
-    sysfs,
+    ah, cm, cq, device, events, import, kern, misc, mr, old, private, qp, qp_ex, query, rate, srq,
+    strings, sysfs,
 };
 
 export_functions! { "IBVERBS_1.0", current:
@@ -130,13 +130,13 @@ export_functions! { "IBVERBS_1.9", current:
 }
 
 export_functions! { "IBVERBS_1.10", current:
-    ibv_import_device => misc::import_device,
-    ibv_import_mr => misc::import_mr,
-    ibv_import_pd => misc::import_pd,
+    ibv_import_device => import::import_device,
+    ibv_import_mr => import::import_mr,
+    ibv_import_pd => import::import_pd,
     ibv_query_ece => qp::query_ece,
     ibv_set_ece => qp::set_ece,
-    ibv_unimport_mr => misc::unimport,
-    ibv_unimport_pd => misc::unimport,
+    ibv_unimport_mr => import::unimport_mr,
+    ibv_unimport_pd => import::unimport_pd,
 }
 
 export_functions! { "IBVERBS_1.11", current:
@@ -149,9 +149,9 @@ export_functions! { "IBVERBS_1.12", current:
 }
 
 export_functions! { "IBVERBS_1.13", current:
-    ibv_import_dm => misc::import_dm,
+    ibv_import_dm => import::import_dm,
     ibv_is_fork_initialized => misc::is_fork_initialized,
-    ibv_unimport_dm => misc::unimport,
+    ibv_unimport_dm => import::unimport_dm,
 }
 
 export_functions! { "IBVERBS_1.14", current:

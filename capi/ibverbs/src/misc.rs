@@ -1,4 +1,4 @@
-//! Verbs that need no device of ours: fork safety, imports, old drivers, neighbours.
+//! Verbs that need no device of ours: fork safety, old drivers, neighbours.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::net::IpAddr;
@@ -22,33 +22,6 @@ pub(crate) extern "C" fn is_fork_initialized() -> c_int {
 /// ibv_dontfork_range and ibv_dofork_range: a child may share or copy any page.
 pub(crate) extern "C" fn fork_range(_: *mut c_void, _: usize) -> c_int {
     0
-}
-
-const IMPORT: Failure = Failure::Unsupported { what: "importing an object" };
-
-/// ibv_import_device(3).
-pub(crate) extern "C" fn import_device(_cmd_fd: c_int) -> *mut ibv_context {
-    fail::object("ibv_import_device", || Err(IMPORT))
-}
-
-/// ibv_import_pd(3).
-pub(crate) extern "C" fn import_pd(_: *mut ibv_context, _: u32) -> *mut ibv_pd {
-    fail::object("ibv_import_pd", || Err(IMPORT))
-}
-
-/// ibv_import_mr(3).
-pub(crate) extern "C" fn import_mr(_: *mut ibv_pd, _: u32) -> *mut ibv_mr {
-    fail::object("ibv_import_mr", || Err(IMPORT))
-}
-
-/// ibv_import_dm(3).
-pub(crate) extern "C" fn import_dm(_: *mut ibv_context, _: u32) -> *mut c_void {
-    fail::object("ibv_import_dm", || Err(IMPORT))
-}
-
-/// ibv_unimport_pd, _mr, _dm: what cannot be imported cannot be given back, and void says nothing.
-pub(crate) extern "C" fn unimport(_: *mut c_void) {
-    fail::silent("ibv_unimport", || Err(IMPORT));
 }
 
 /// ibv_register_driver of drivers from before 2017, which no program can load any more.

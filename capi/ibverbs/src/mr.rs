@@ -1,13 +1,18 @@
 //! Protection domains and memory regions.
 
 use std::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::{io, ptr};
 
-use ironverbs::raw::Access;
+use ironverbs::raw as soft;
+use soft::Access;
 
 use crate::abi::*;
 use crate::fail::{self, Failure, Outcome};
 use crate::objects::{self, ContextId, View, find};
 use crate::pool::Object;
+use crate::{convert, post};
 
 /// ibv_alloc_pd(3).
 ///
@@ -44,7 +49,7 @@ pub(crate) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
 
 /// The rights that a program asked for. Rights from the optional range may be ignored, and are when
 /// unknown; any other unknown right is refused.
-fn access(flags: u32) -> Outcome<Access> {
+pub(crate) fn access(flags: u32) -> Outcome<Access> {
     let known = Access::from_bits_truncate(flags);
     if flags & !Access::all().bits() & !IBV_ACCESS_OPTIONAL_RANGE != 0 {
         return Err(Failure::Argument { what: "access", value: flags.into() });
@@ -94,20 +99,41 @@ pub(crate) unsafe extern "C" fn reg_mr_iova2(
 ) -> *mut ibv_mr {
     fail::object("ibv_reg_mr", || {
         // SAFETY: the caller's promise.
-        let found = unsafe { find::<ibv_pd>(pd)? };
-        let (context, soft) = (found.context, found.inner.clone());
-        drop(found);
+        let (soft, context) = unsafe { domain(pd)? };
         // SAFETY: the caller keeps the memory mapped, as ibv_reg_mr(3) asks.
         let mr = unsafe { soft.reg_mr(addr as u64, length as u64, iova, access(flags)?)? };
-        let (lkey, rkey) = (mr.lkey(), mr.rkey());
-        let view = View::new(mr, context);
-        let context = context.pointer();
-        let object = ibv_mr::pool().insert(view, |object, handle| {
-            // SAFETY: nobody else sees the place yet.
-            unsafe { object.write(ibv_mr { context, pd, addr, length, handle, lkey, rkey }) };
-        })?;
-        Ok(object.as_ptr())
+        present(mr, context, pd, |object| (object.addr, object.length) = (addr, length))
     })
+}
+
+/// The device's domain behind a pointer, and its context.
+///
+/// # Safety
+/// As for [`objects::find`].
+pub(crate) unsafe fn domain(pd: *mut ibv_pd) -> Outcome<(Arc<soft::Pd>, ContextId)> {
+    // SAFETY: the caller's promise.
+    let found = unsafe { find::<ibv_pd>(pd)? };
+    Ok((found.inner.clone(), found.context))
+}
+
+/// The C side of a region. `finish` says where it is.
+pub(crate) fn present(
+    mr: Arc<soft::Mr>,
+    context: ContextId,
+    pd: *mut ibv_pd,
+    finish: impl FnOnce(&mut ibv_mr),
+) -> Outcome<*mut ibv_mr> {
+    let (lkey, rkey) = (mr.lkey(), mr.rkey());
+    let view = View::new(mr, context);
+    let context = context.pointer();
+    let object = ibv_mr::pool().insert(view, |object, handle| {
+        let (addr, length) = (ptr::null_mut(), 0);
+        let mut mr = ibv_mr { context, pd, addr, length, handle, lkey, rkey };
+        finish(&mut mr);
+        // SAFETY: nobody else sees the place yet.
+        unsafe { object.write(mr) };
+    })?;
+    Ok(object.as_ptr())
 }
 
 /// ibv_rereg_mr(3). Every failure leaves the region as it was: IBV_REREG_MR_ERR_INPUT and errno.
@@ -175,14 +201,77 @@ pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// ibv_reg_dmabuf_mr(3).
-pub(crate) extern "C" fn reg_dmabuf_mr(
-    _: *mut ibv_pd,
-    _: u64,
-    _: usize,
-    _: u64,
-    _: c_int,
-    _: c_int,
+/// ibv_reg_dmabuf_mr(3): of any descriptor whose memory can be mapped.
+///
+/// # Safety
+/// As for [`objects::find`]; `fd` is open during the call, or no descriptor at all.
+pub(crate) unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    flags: c_int,
 ) -> *mut ibv_mr {
-    fail::object("ibv_reg_dmabuf_mr", || Err(Failure::Unsupported { what: "dma-buf memory" }))
+    fail::object("ibv_reg_dmabuf_mr", || {
+        // SAFETY: the caller's promise.
+        let (soft, context) = unsafe { domain(pd)? };
+        if fd < 0 {
+            return Err(io::Error::from_raw_os_error(libc::EBADF).into());
+        }
+        // SAFETY: the caller's promise; one that is closed gives EBADF.
+        let file = unsafe { BorrowedFd::borrow_raw(fd) };
+        let flags = access(flags as u32)?;
+        present(soft.reg_file_mr(file, offset, length as u64, iova, flags)?, context, pd, |mr| {
+            // Nothing is said of where it is mapped.
+            (mr.addr, mr.length) = (iova as *mut c_void, length);
+        })
+    })
+}
+
+/// ibv_alloc_null_mr(3).
+///
+/// # Safety
+/// As for [`objects::find`].
+pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    fail::object("ibv_alloc_null_mr", || {
+        // SAFETY: the caller's promise.
+        let (soft, context) = unsafe { domain(pd)? };
+        present(soft.alloc_null_mr()?, context, pd, |mr| mr.length = usize::MAX)
+    })
+}
+
+/// ibv_advise_mr(3).
+///
+/// # Safety
+/// As for [`objects::find`]; `list` points to `count` elements.
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: u32,
+    flags: u32,
+    list: *mut ibv_sge,
+    count: u32,
+) -> c_int {
+    fail::status("ibv_advise_mr", || {
+        // SAFETY: the caller's promise.
+        let (soft, _) = unsafe { domain(pd)? };
+        if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 {
+            return Err(Failure::Argument { what: "flags", value: flags.into() });
+        }
+        let (write, populate) = match advice {
+            IBV_ADVISE_MR_ADVICE_PREFETCH => (false, true),
+            IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => (true, true),
+            IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => (false, false),
+            _ => return Err(Failure::Unsupported { what: "that advice" }),
+        };
+        if count == 0 {
+            return Err(Failure::Argument { what: "num_sge", value: 0 });
+        }
+        // SAFETY: the caller's promise.
+        let list = unsafe { post::elements(list, c_int::try_from(count).unwrap_or(-1))? };
+        for sge in list {
+            soft.prefetch(&convert::sge(sge), write, populate)?;
+        }
+        Ok(())
+    })
 }

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use ironverbs::raw as soft;
 use parking_lot::Mutex;
@@ -29,8 +29,9 @@ pub(crate) struct DeviceView {
 
 pub(crate) struct ContextView {
     pub(crate) context: Arc<soft::Context>,
-    /// Behind `cmd_fd`: a descriptor that is valid, and on which every ioctl fails.
-    pub(crate) _cmd: File,
+    /// Behind `cmd_fd`: a descriptor that is valid, and on which every ioctl fails. Its copies lead to the same file,
+    /// by which imports find the context.
+    pub(crate) cmd: File,
 }
 
 /// What all objects below a context have: the object of the device, and the context they belong to.
@@ -143,6 +144,8 @@ pub(crate) struct CqExtra {
     pub(crate) channel: usize,
     /// Present on a CQ made by `ibv_create_cq_ex`.
     pub(crate) cursor: Option<Mutex<Cursor>>,
+    /// The parent domain that it was made with.
+    pub(crate) _domain: Option<soft::Hold>,
 }
 
 /// The parts of a QP that only its C side has.
@@ -152,7 +155,37 @@ pub(crate) struct QpExtra {
     pub(crate) batch: Option<Mutex<Batch>>,
 }
 
-object!(ibv_pd, ibv_pd, View<soft::Pd>, "protection domain");
+/// The parts of a protection domain that only its C side has.
+#[derive(Default)]
+pub(crate) struct PdExtra {
+    /// The thread domain of a parent domain.
+    pub(crate) _td: Option<TdUser>,
+}
+
+/// A thread domain: a promise of the program that needs nothing of this device.
+#[derive(Default)]
+pub(crate) struct Td {
+    pub(crate) users: AtomicUsize,
+}
+
+/// Counts a user of a thread domain.
+pub(crate) struct TdUser(Arc<Td>);
+
+impl TdUser {
+    pub(crate) fn new(td: &Arc<Td>) -> TdUser {
+        td.users.fetch_add(1, Ordering::AcqRel);
+        TdUser(td.clone())
+    }
+}
+
+impl Drop for TdUser {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+object!(ibv_pd, ibv_pd, View<soft::Pd, PdExtra>, "protection domain");
+object!(ibv_dm, ibv_dm, View<soft::Dm>, "device memory");
 object!(ibv_mr, ibv_mr, View<soft::Mr>, "memory region");
 object!(ibv_ah, ibv_ah, View<soft::Ah>, "address handle");
 object!(ibv_cq_ex, ibv_cq, View<soft::Cq, CqExtra>, "completion queue");
@@ -175,6 +208,23 @@ impl Object for ibv_xrcd {
 }
 
 child!(ibv_xrcd, ibv_xrcd);
+
+impl Object for ibv_td {
+    type View = View<Td>;
+    type Public = ibv_td;
+    const NAME: &'static str = "thread domain";
+
+    fn pool() -> &'static Pool<Self> {
+        static POOL: Pool<ibv_td> = Pool::new();
+        &POOL
+    }
+
+    unsafe fn handle(_: *const ibv_td) -> Option<u32> {
+        None
+    }
+}
+
+child!(ibv_td, ibv_td);
 
 impl Object for ibv_comp_channel {
     type View = View<soft::Channel>;

@@ -5,7 +5,7 @@ use std::ptr;
 
 use crate::abi::*;
 use crate::fail::{self, Failure};
-use crate::{cq, cq_ex, post, qp, query, srq, xrcd};
+use crate::{cq, cq_ex, dm, domain, mr, post, qp, query, srq, xrcd};
 
 const NONE: Unused = ptr::null();
 
@@ -19,30 +19,30 @@ pub(crate) fn table(
 ) -> verbs_context {
     verbs_context {
         query_port: Some(query::query_port_ex),
-        advise_mr: NONE,
-        alloc_null_mr: NONE,
+        advise_mr: Some(mr::advise_mr),
+        alloc_null_mr: Some(mr::alloc_null_mr),
         read_counters: NONE,
         attach_counters_point_flow: NONE,
         create_counters: NONE,
         destroy_counters: NONE,
-        reg_dm_mr: NONE,
-        alloc_dm: NONE,
-        free_dm: NONE,
+        reg_dm_mr: Some(dm::reg_dm_mr),
+        alloc_dm: Some(dm::alloc_dm),
+        free_dm: Some(dm::free_dm),
         modify_flow_action_esp: NONE,
         destroy_flow_action: NONE,
         create_flow_action_esp: NONE,
         modify_qp_rate_limit: NONE,
-        alloc_parent_domain: NONE,
-        dealloc_td: NONE,
-        alloc_td: NONE,
-        modify_cq: NONE,
+        alloc_parent_domain: Some(domain::alloc_parent_domain),
+        dealloc_td: Some(domain::dealloc_td),
+        alloc_td: Some(domain::alloc_td),
+        modify_cq: Some(cq::modify_cq),
         post_srq_ops: NONE,
         destroy_rwq_ind_table: NONE,
         create_rwq_ind_table: NONE,
         destroy_wq: NONE,
         modify_wq: NONE,
         create_wq: NONE,
-        query_rt_values: NONE,
+        query_rt_values: Some(query::query_rt_values),
         create_cq_ex: Some(cq_ex::create_cq_ex),
         priv_: NONE,
         query_device_ex: Some(query::query_device_ex),

@@ -192,6 +192,18 @@ impl<C: Object> Pool<C> {
         place.enter(handle).ok_or_else(unknown)
     }
 
+    /// The object with a handle that a program passed as a number.
+    pub(crate) fn numbered(&self, handle: u32) -> Result<Ref<'_, C>, Failure> {
+        let place = self.place(handle).filter(|_| handle & (MAX_PLACES - 1) < self.places());
+        place
+            .and_then(|place| place.enter(handle))
+            .ok_or(Failure::Unknown { what: C::NAME, handle })
+    }
+
+    fn places(&self) -> u32 {
+        self.book.lock().places
+    }
+
     /// Ends an object: waits until no call uses its view, and gives the place back. `None` when
     /// somebody else did.
     ///

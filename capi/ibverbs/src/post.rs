@@ -269,7 +269,7 @@ pub(crate) unsafe fn destination(
 ) -> Outcome<UdDest> {
     // SAFETY: the caller's promise.
     let found = unsafe { ibv_ah::pool().find(ah)? };
-    if !std::sync::Arc::ptr_eq(found.inner.pd(), qp.pd()) {
+    if !found.inner.pd().is_same(qp.pd()) {
         return Err(Failure::OtherDomain { what: "address handle" });
     }
     Ok(UdDest { path: found.inner.path(), qpn, qkey })

@@ -115,9 +115,12 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         let whole = ibv_device_attr_ex {
             orig_attr: device_attr(&plain),
             comp_mask: 0,
-            odp_caps: ibv_odp_caps::default(),
-            completion_timestamp_mask: 0,
-            hca_core_clock: 0,
+            odp_caps: ibv_odp_caps {
+                general_caps: IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT,
+                per_transport_caps: [ODP_RC, ODP_UC, ODP_UD],
+            },
+            completion_timestamp_mask: u64::MAX,
+            hca_core_clock: CLOCK_KHZ,
             device_cap_flags_ex: plain.device_cap_flags.into(),
             tso_caps: [0; 2],
             rss_caps: ibv_rss_caps::default(),
@@ -125,14 +128,47 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             packet_pacing_caps: [0; 3],
             raw_packet_caps: 0,
             tm_caps: [0; 5],
-            cq_mod_caps: [0; 2],
-            max_dm_size: 0,
+            cq_mod_caps: [u16::MAX; 2],
+            max_dm_size: plain.max_dm_size,
             pci_atomic_caps: [0; 3],
-            xrc_odp_caps: 0,
+            xrc_odp_caps: ODP_RC,
             phys_port_cnt_ex: plain.phys_port_cnt.into(),
         };
         // SAFETY: the caller's promise.
         unsafe { put(attr.cast(), size, &whole) };
+        Ok(())
+    })
+}
+
+/// Nothing is pinned, so that every operation works on memory that comes on demand: SEND, RECV, WRITE, READ, ATOMIC,
+/// SRQ_RECV, as far as the service has them.
+const ODP_RC: u32 = 0x3f;
+const ODP_UC: u32 = 0x07;
+const ODP_UD: u32 = 0x23;
+
+/// Time stamps count nanoseconds.
+const CLOCK_KHZ: u64 = 1_000_000;
+
+/// ibv_query_rt_values_ex(3): the clock that raw time stamps are of.
+///
+/// # Safety
+/// As for [`objects::find`]; `values` is null or points to the structure.
+pub(crate) unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    fail::status("ibv_query_rt_values_ex", || {
+        let values = not_null(values, "values")?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            objects::context(context)?;
+            if (*values).comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
+                let value = (*values).comp_mask.into();
+                return Err(Failure::Argument { what: "comp_mask", value });
+            }
+            libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut (*values).raw_clock);
+            (*values).comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
+        }
         Ok(())
     })
 }

@@ -12,7 +12,7 @@ use crate::config::MAX_PKEYS;
 use crate::event::{AsyncEvent, AsyncQueue};
 use crate::host::Inner;
 use crate::object::Identity;
-use crate::{Channel, Cq, Device, Error, Host, Pd, Xrcd};
+use crate::{Channel, Cq, CqOptions, Device, Dm, Error, Host, Pd, Xrcd};
 
 /// What a device of ours can do; [`DeviceAttr`] reports the same numbers.
 pub(crate) mod limits {
@@ -28,6 +28,8 @@ pub(crate) mod limits {
     pub(crate) const AH: u32 = 1 << 20;
     pub(crate) const SRQ: u32 = 16_384;
     pub(crate) const RD_ATOMIC: u32 = 128;
+    /// Bytes of device memory in a process.
+    pub(crate) const DM: u64 = 16 << 20;
     /// As many groups as a socket can join by default (`net.ipv4.igmp_max_memberships`).
     pub(crate) const MCAST_GROUPS: u32 = 20;
     pub(crate) const MCAST_QPS: u32 = 256;
@@ -71,6 +73,8 @@ pub struct DeviceAttr {
     /// `enum ibv_atomic_cap`: 1, atomic among the operations of this device and the CPU's own.
     pub atomic_cap: u32,
     pub max_ah: u32,
+    /// Bytes of device memory.
+    pub max_dm_size: u64,
     pub max_srq: u32,
     pub max_srq_wr: u32,
     pub max_srq_sge: u32,
@@ -236,6 +240,7 @@ impl Context {
             max_qp_init_rd_atom: limits::RD_ATOMIC,
             atomic_cap: 1,
             max_ah: limits::AH,
+            max_dm_size: limits::DM,
             max_srq: limits::SRQ,
             max_srq_wr: limits::WR,
             max_srq_sge: limits::SGE,
@@ -400,6 +405,11 @@ impl Context {
         Pd::new(self)
     }
 
+    /// Allocates device memory that begins at a multiple of 2^`log_align` (ibv_alloc_dm(3)). A child of fork(2) may, too.
+    pub fn alloc_dm(&self, len: u64, log_align: u32) -> Result<Arc<Dm>, Error> {
+        Dm::allocate(self.inner().identity("device memory"), len, log_align)
+    }
+
     /// Makes a completion channel (ibv_create_comp_channel(3)).
     pub fn create_channel(self: &Arc<Self>) -> Result<Arc<Channel>, Error> {
         self.check()?;
@@ -413,8 +423,19 @@ impl Context {
         channel: Option<&Arc<Channel>>,
         comp_vector: u32,
     ) -> Result<Arc<Cq>, Error> {
+        self.create_cq_with(cqe, channel, comp_vector, CqOptions::default())
+    }
+
+    /// The same, with more to say (ibv_create_cq_ex(3)).
+    pub fn create_cq_with(
+        self: &Arc<Self>,
+        cqe: u32,
+        channel: Option<&Arc<Channel>>,
+        comp_vector: u32,
+        options: CqOptions,
+    ) -> Result<Arc<Cq>, Error> {
         self.check()?;
-        Cq::new(self, cqe, channel, comp_vector)
+        Cq::new(self, cqe, channel, comp_vector, options)
     }
 
     /// Opens the XRC domain of a file, or one that no file names (ibv_open_xrcd(3)). `create` and `exclusive` are

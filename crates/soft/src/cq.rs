@@ -1,9 +1,10 @@
 //! Completion queues.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use ironverbs_sys::clock;
 use ironverbs_transport::verbs::{Wc, WcStatus};
 use parking_lot::Mutex;
 
@@ -32,6 +33,25 @@ pub(crate) struct Reads {
 struct Entry {
     wc: Wc,
     reads: Option<Reads>,
+    stamp: Stamp,
+}
+
+/// When a completion was added; zeros on a CQ that does not note it.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// Nanoseconds of the monotonic clock.
+    pub raw: u64,
+    /// Nanoseconds since 1970.
+    pub wall: u64,
+}
+
+/// What a CQ does besides (`struct ibv_cq_init_attr_ex`).
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct CqOptions {
+    /// Completions are noted with their time.
+    pub stamps: bool,
+    /// A completion that finds no room takes the place of the oldest, and the queue goes on.
+    pub ignore_overrun: bool,
 }
 
 #[derive(Debug)]
@@ -52,6 +72,9 @@ pub struct Cq {
     me: Weak<Cq>,
     context: Arc<Context>,
     channel: Option<Arc<Channel>>,
+    options: CqOptions,
+    /// How many completions, and for how many microseconds, events may wait.
+    moderation: AtomicU32,
     entries: Mutex<Entries>,
     /// Number of entries, readable without the lock: an empty poll takes none.
     len: AtomicUsize,
@@ -65,6 +88,7 @@ impl Cq {
         cqe: u32,
         channel: Option<&Arc<Channel>>,
         comp_vector: u32,
+        options: CqOptions,
     ) -> Result<Arc<Cq>, Error> {
         check_cqe(cqe)?;
         if comp_vector >= limits::COMP_VECTORS {
@@ -97,6 +121,8 @@ impl Cq {
             me: me.clone(),
             context: context.clone(),
             channel: channel.cloned(),
+            options,
+            moderation: AtomicU32::new(0),
             entries: Mutex::new(entries),
             len: AtomicUsize::new(0),
             overrun: AtomicBool::new(false),
@@ -121,6 +147,16 @@ impl Cq {
     /// Hands at most `max` completions to `take`, oldest first, and drives the device when there are none
     /// (ibv_poll_cq(3)). Overrun once the entries that were left are read.
     pub fn poll(&self, max: usize, mut take: impl FnMut(&Wc)) -> Result<usize, Error> {
+        self.poll_stamped(max, |wc, _| take(wc))
+    }
+
+    /// The same, with the time at which each was added, where that is noted.
+    #[inline]
+    pub fn poll_stamped(
+        &self,
+        max: usize,
+        mut take: impl FnMut(&Wc, &Stamp),
+    ) -> Result<usize, Error> {
         self.context.inner().check()?;
         if self.len.load(Ordering::Acquire) == 0 {
             self.context.inner().poll_inline();
@@ -131,11 +167,11 @@ impl Cq {
         let mut entries = self.entries.lock();
         let n = max.min(entries.queue.len());
         for _ in 0..n {
-            let Some(Entry { wc, reads }) = entries.queue.pop_front() else { break };
+            let Some(Entry { wc, reads, stamp }) = entries.queue.pop_front() else { break };
             if let Some(Reads { count, requests }) = reads {
                 count.store(requests, Ordering::Release);
             }
-            take(&wc);
+            take(&wc, &stamp);
         }
         self.len.store(entries.queue.len(), Ordering::Release);
         Ok(n)
@@ -167,6 +203,15 @@ impl Cq {
         if before == Armed::No {
             self.context.inner().armed();
         }
+        Ok(())
+    }
+
+    /// Takes over how many completions, and for how many microseconds, an event may wait for more (ibv_modify_cq(3)):
+    /// events of this device come at once, which neither forbids.
+    pub fn moderate(&self, count: u16, period: u16) -> Result<(), Error> {
+        self.context.inner().check()?;
+        self.identity.check()?;
+        self.moderation.store(u32::from(count) << 16 | u32::from(period), Ordering::Relaxed);
         Ok(())
     }
 
@@ -203,7 +248,9 @@ impl Cq {
         if entries.overrun {
             return;
         }
-        if entries.queue.len() >= entries.cqe {
+        if entries.queue.len() >= entries.cqe && self.options.ignore_overrun {
+            entries.queue.pop_front();
+        } else if entries.queue.len() >= entries.cqe {
             entries.overrun = true;
             self.overrun.store(true, Ordering::Release);
             drop(entries);
@@ -211,7 +258,8 @@ impl Cq {
             self.context.inner().overran(self.me.clone());
             return;
         }
-        entries.queue.push_back(Entry { wc, reads });
+        let stamp = if self.options.stamps { now() } else { Stamp::default() };
+        entries.queue.push_back(Entry { wc, reads, stamp });
         self.len.store(entries.queue.len(), Ordering::Release);
         let wanted = match entries.armed {
             Armed::No => false,
@@ -277,6 +325,11 @@ impl Drop for Cq {
 }
 
 object::accessors!(Cq);
+
+#[cold]
+fn now() -> Stamp {
+    Stamp { raw: clock::monotonic_ns(), wall: clock::wall_ns() }
+}
 
 fn check_cqe(cqe: u32) -> Result<(), Error> {
     match cqe {

@@ -51,6 +51,12 @@ pub enum Error {
         /// The feature.
         what: &'static str,
     },
+    /// The objects' rights forbid it.
+    #[error("not allowed: {what}")]
+    Denied {
+        /// What forbids it.
+        what: &'static str,
+    },
     /// The object was destroyed before.
     #[error("the {what} was destroyed before")]
     Stale {
@@ -113,7 +119,7 @@ impl Error {
             Error::Fault { .. } => EFAULT,
             Error::NotSupported { .. } => EOPNOTSUPP,
             Error::NoMemory { .. } => ENOMEM,
-            Error::Forked => EPERM,
+            Error::Denied { .. } | Error::Forked => EPERM,
             Error::Gone { .. } => ENODEV,
             Error::Removed { .. } | Error::Overrun { .. } => EIO,
             Error::Io(e) => e.raw_os_error().unwrap_or(EIO),

@@ -1,30 +1,31 @@
-//! Memory regions and the table that every access is checked against.
+//! The table of memory regions, which every access is checked against.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ironverbs_sys::copy::{self, AtomicError, Unmapped};
-use ironverbs_sys::mem;
 use ironverbs_transport::device::Atomic;
 use ironverbs_transport::verbs::{Access, Fault};
-use parking_lot::Mutex;
 
+use crate::Error;
+use crate::direct::Table;
 use crate::direct::table::RegionLine;
-use crate::direct::{Table, Thing};
-use crate::object::{self, Identity};
-use crate::{Context, Error, Pd};
 
 /// A region as the data path sees it.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Region {
-    pd: u32,
-    /// Where the memory is in this process.
-    addr: u64,
-    len: u64,
-    /// Where it starts for those who name it by key.
-    iova: u64,
-    access: Access,
+    pub(crate) pd: u32,
+    /// Where the memory is in this process; nowhere, of a null region.
+    pub(crate) addr: u64,
+    /// Bytes; 0 of a null region, so that nothing lies within it and what it is is looked at only then.
+    pub(crate) len: u64,
+    /// Where it starts for those who name it by key; [`NOWHERE`] of a null region.
+    pub(crate) iova: u64,
+    pub(crate) access: Access,
 }
+
+/// See [`Region::iova`].
+pub(crate) const NOWHERE: u64 = u64::MAX;
 
 impl Region {
     /// The address in this process of `len` bytes at `va`, if they lie within the region.
@@ -44,7 +45,7 @@ fn gone(_: Unmapped) -> Fault {
 
 /// Bits of a key: the slot from bit 9 up, bit 8 set in rkeys, the low byte changes with every use of the slot.
 const SLOT_SHIFT: u32 = 9;
-const REMOTE_BIT: u32 = 1 << 8;
+pub(crate) const REMOTE_BIT: u32 = 1 << 8;
 const MAX_SLOTS: usize = 1 << (32 - SLOT_SHIFT);
 
 /// Rights of peers.
@@ -96,7 +97,7 @@ impl Regions {
         table.set_region(slot, reachable.as_ref());
     }
 
-    fn insert(&mut self, region: Region) -> Result<u32, Error> {
+    pub(crate) fn insert(&mut self, region: Region) -> Result<u32, Error> {
         // A few slots are kept resting before the first is used again.
         let slot = match self.free.len() {
             n if n > 1024 || self.slots.len() >= MAX_SLOTS => self.free.pop_front(),
@@ -127,7 +128,7 @@ impl Regions {
     }
 
     /// Changes the region of a slot in use; its keys stay. Peers may still be using what it was.
-    fn replace(&mut self, lkey: u32, region: Region) {
+    pub(crate) fn replace(&mut self, lkey: u32, region: Region) {
         if let Some(slot) = self.slots.get_mut(slot_of_key(lkey)) {
             slot.region = Some(region);
             *slot.invalidated.get_mut() = false;
@@ -136,14 +137,14 @@ impl Regions {
     }
 
     /// Takes a region away; its slot rests until it is [freed](Regions::free). Peers may still be using it.
-    fn remove(&mut self, lkey: u32) {
+    pub(crate) fn remove(&mut self, lkey: u32) {
         if let Some(slot) = self.slots.get_mut(slot_of_key(lkey)) {
             slot.region = None;
             self.announce(slot_of_key(lkey));
         }
     }
 
-    fn free(&mut self, lkey: u32) {
+    pub(crate) fn free(&mut self, lkey: u32) {
         self.free.push_back(lkey >> SLOT_SHIFT);
     }
 
@@ -204,7 +205,17 @@ impl Regions {
         len: u64,
         write: bool,
     ) -> Result<(), Fault> {
-        self.local(pd, lkey, va, len, write).map(drop)
+        self.local(pd, lkey, va, len, write).map(drop).or_else(|fault| self.null(pd, lkey, fault))
+    }
+
+    /// Whether an access that `fault` refused is to a null region, of which all may be read and written
+    /// (ibv_alloc_null_mr(3)).
+    #[cold]
+    pub(crate) fn null(&self, pd: u32, lkey: u32, fault: Fault) -> Result<(), Fault> {
+        match self.find(lkey, 0) {
+            Ok((_, region)) if region.iova == NOWHERE && region.pd == pd => Ok(()),
+            _ => Err(fault),
+        }
     }
 
     pub(crate) fn check_remote(
@@ -219,14 +230,20 @@ impl Regions {
     }
 
     pub(crate) fn gather(&self, pd: u32, lkey: u32, va: u64, dst: &mut [u8]) -> Result<(), Fault> {
-        let src = self.local(pd, lkey, va, dst.len() as u64, false)?;
+        let src = match self.local(pd, lkey, va, dst.len() as u64, false) {
+            Ok(src) => src,
+            Err(fault) => return self.null(pd, lkey, fault).map(|()| dst.fill(0)),
+        };
         // SAFETY: the range lies within a registered region, whose owner promised (reg_mr) that what is mapped there
         // is for peers to read; `self` is borrowed, so no deregistration can finish meanwhile.
         unsafe { copy::read(src, dst) }.map_err(gone)
     }
 
     pub(crate) fn scatter(&self, pd: u32, lkey: u32, va: u64, src: &[u8]) -> Result<(), Fault> {
-        let dst = self.local(pd, lkey, va, src.len() as u64, true)?;
+        let dst = match self.local(pd, lkey, va, src.len() as u64, true) {
+            Ok(dst) => dst,
+            Err(fault) => return self.null(pd, lkey, fault),
+        };
         // SAFETY: as in `gather`; the region was registered with LOCAL_WRITE, hence is writable memory.
         unsafe { copy::put(src.as_ptr() as u64, dst, src.len()) }.map_err(gone)
     }
@@ -295,172 +312,4 @@ impl Regions {
         }
         Ok(())
     }
-}
-
-#[derive(Debug)]
-struct Registration {
-    pd: Arc<Pd>,
-    addr: u64,
-    len: u64,
-    iova: u64,
-    access: Access,
-    lkey: u32,
-}
-
-/// A memory region (ibv_reg_mr(3)).
-#[derive(Debug)]
-pub struct Mr {
-    pub(crate) identity: Identity,
-    context: Arc<Context>,
-    now: Mutex<Registration>,
-}
-
-impl Mr {
-    /// # Safety
-    /// As [`Pd::reg_mr`].
-    pub(crate) unsafe fn register(
-        pd: &Arc<Pd>,
-        addr: u64,
-        len: u64,
-        iova: u64,
-        access: Access,
-    ) -> Result<Arc<Mr>, Error> {
-        let iova = check(addr, len, iova, access)?;
-        let region = Region { pd: pd.handle(), addr, len, iova, access };
-        let identity = pd.host().counted(&pd.host().quotas.mr)?;
-        let lkey = pd.host().regions.write().insert(region)?;
-        object::take(&pd.users);
-        Ok(Arc::new(Mr {
-            identity,
-            context: pd.context().clone(),
-            now: Mutex::new(Registration { pd: pd.clone(), addr, len, iova, access, lkey }),
-        }))
-    }
-
-    /// Key for local use.
-    pub fn lkey(&self) -> u32 {
-        self.now.lock().lkey
-    }
-
-    /// Key for peers; differs from the lkey, so that mixing them up shows.
-    pub fn rkey(&self) -> u32 {
-        self.now.lock().lkey | REMOTE_BIT
-    }
-
-    /// Start in this process.
-    pub fn addr(&self) -> u64 {
-        self.now.lock().addr
-    }
-
-    /// Bytes.
-    pub fn len(&self) -> u64 {
-        self.now.lock().len
-    }
-
-    /// Never: a region has at least a byte.
-    pub fn is_empty(&self) -> bool {
-        false
-    }
-
-    /// Start as the keys' users name it.
-    pub fn iova(&self) -> u64 {
-        self.now.lock().iova
-    }
-
-    /// Rights.
-    pub fn access(&self) -> Access {
-        self.now.lock().access
-    }
-
-    /// Its protection domain.
-    pub fn pd(&self) -> Arc<Pd> {
-        self.now.lock().pd.clone()
-    }
-
-    /// Changes domain, range or rights (ibv_rereg_mr(3)); the keys stay. On an error nothing has changed.
-    ///
-    /// # Safety
-    /// As for registering: the memory named stays mapped until the region is deregistered.
-    pub unsafe fn rereg(
-        &self,
-        new_pd: Option<&Arc<Pd>>,
-        new_range: Option<(u64, u64, u64)>,
-        new_access: Option<Access>,
-    ) -> Result<(), Error> {
-        self.context.check()?;
-        self.identity.check()?;
-        let mut now = self.now.lock();
-        let pd = new_pd.unwrap_or(&now.pd).clone();
-        if !Arc::ptr_eq(pd.context(), now.pd.context()) {
-            return Err(Error::Foreign { what: "protection domain" });
-        }
-        let access = new_access.unwrap_or(now.access);
-        let (addr, len, iova) = new_range.unwrap_or((now.addr, now.len, now.iova));
-        let iova = check(addr, len, iova, access)?;
-        let lkey = now.lkey;
-        let region = Region { pd: pd.handle(), addr, len, iova, access };
-        pd.host().regions.write().replace(lkey, region);
-        pd.host().wait_for_peers(Thing::Region(slot_of_key(lkey)), None);
-        object::take(&pd.users);
-        object::give_back(&now.pd.users);
-        *now = Registration { pd, addr, len, iova, access, lkey };
-        Ok(())
-    }
-
-    /// Deregisters (ibv_dereg_mr(3)): when this returns, nobody reads or writes the memory any more.
-    pub fn destroy(&self) -> Result<(), Error> {
-        self.context.inner().check()?;
-        self.identity.retire()?;
-        let now = self.now.lock();
-        let host = now.pd.host();
-        host.regions.write().remove(now.lkey);
-        host.wait_for_peers(Thing::Region(slot_of_key(now.lkey)), None);
-        host.regions.write().free(now.lkey);
-        object::give_back(&now.pd.users);
-        Ok(())
-    }
-}
-
-impl Drop for Mr {
-    fn drop(&mut self) {
-        // Nobody can deregister it any more, and its memory may go next. Destroyed before: nothing to do.
-        let _ = self.destroy();
-    }
-}
-
-object::accessors!(Mr);
-
-/// Rights that say how memory is used and that may be ignored (`IBV_ACCESS_OPTIONAL_RANGE`).
-const OPTIONAL: u32 = 0x3ff0_0000;
-
-/// Whether a range may be registered with these rights; where it starts for users of its keys.
-fn check(addr: u64, len: u64, iova: u64, access: Access) -> Result<u64, Error> {
-    let invalid = |what, value, why| Error::Invalid { what, value, why };
-    if access.bits() & !OPTIONAL & !Access::all().bits() != 0 {
-        return Err(invalid("access", access.bits().into(), "it has unknown bits"));
-    }
-    let need_local = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-    if access.intersects(need_local) && !access.contains(Access::LOCAL_WRITE) {
-        let why = "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE";
-        return Err(invalid("access", access.bits().into(), why));
-    }
-    if access.intersects(Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT) {
-        return Err(Error::NotSupported { what: "placement flush" });
-    }
-    if len == 0 {
-        return Err(invalid("length", 0, "a region has at least one byte"));
-    }
-    let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
-    if addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
-        return Err(invalid("length", len, "the range wraps around"));
-    }
-    mem::accessible(addr, len, access.contains(Access::LOCAL_WRITE)).map_err(|e| Error::Fault {
-        addr,
-        len,
-        why: e.to_string(),
-    })?;
-    // The program may have installed a handler of faults since. Where it may not be replaced, memory that is not
-    // taken away under a region works all the same.
-    let _ = copy::arm();
-    Ok(iova)
 }

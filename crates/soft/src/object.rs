@@ -76,6 +76,11 @@ impl Identity {
         }
     }
 
+    /// The identity of another view of the same thing, with its handle.
+    pub(crate) fn again(what: &'static str, of: &Identity) -> Identity {
+        Identity::new(what, &AtomicU32::new(of.handle))
+    }
+
     /// NoMemory when there are as many as may be.
     pub(crate) fn counted(quota: &Arc<Quota>, handles: &AtomicU32) -> Result<Identity, Error> {
         quota.take()?;

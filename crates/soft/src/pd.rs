@@ -1,13 +1,16 @@
 //! Protection domains: what regions, queue pairs and address handles belong to.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use ironverbs_transport::verbs::{Access, AhAttr, QpCap, QpType};
+use ironverbs_sys::mem;
+use ironverbs_transport::verbs::{Access, AhAttr, Fault, QpCap, QpType};
 
 use crate::host::Inner;
+use crate::mr;
 use crate::object::{self, Identity};
-use crate::{Ah, Context, Cq, Error, Mr, Qp, Srq, Xrcd};
+use crate::{Ah, Context, Cq, Dm, Error, Mr, Qp, Sge, Srq, Xrcd};
 
 /// A protection domain (ibv_alloc_pd(3)).
 #[derive(Debug)]
@@ -15,6 +18,18 @@ pub struct Pd {
     pub(crate) identity: Identity,
     pub(crate) users: AtomicUsize,
     context: Arc<Context>,
+    /// The domain that this one is another view of.
+    base: Option<Hold>,
+}
+
+/// What keeps a domain from being freed.
+#[derive(Debug)]
+pub struct Hold(Arc<Pd>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        object::give_back(&self.0.users);
+    }
 }
 
 /// How a queue pair is made (`struct ibv_qp_init_attr`).
@@ -50,7 +65,38 @@ impl Pd {
             identity: host.counted(&host.quotas.pd)?,
             users: AtomicUsize::new(0),
             context: context.clone(),
+            base: None,
         }))
+    }
+
+    /// Makes a parent domain: interchangeable with this one, which it keeps from being freed, and with a count of users of
+    /// its own (ibv_alloc_parent_domain(3)).
+    pub fn parent_domain(self: &Arc<Self>) -> Result<Arc<Pd>, Error> {
+        self.context.check()?;
+        let base = self.hold()?;
+        Ok(Arc::new(Pd {
+            identity: Identity::again("parent domain", &self.identity),
+            users: AtomicUsize::new(0),
+            context: self.context.clone(),
+            base: Some(base),
+        }))
+    }
+
+    /// Whether it was made by [`parent_domain`](Pd::parent_domain).
+    pub fn is_parent(&self) -> bool {
+        self.base.is_some()
+    }
+
+    /// Whether memory of the one may be used with queue pairs of the other.
+    pub fn is_same(&self, other: &Pd) -> bool {
+        Arc::ptr_eq(&self.context, &other.context) && self.handle() == other.handle()
+    }
+
+    /// Counts a user of another kind.
+    pub fn hold(self: &Arc<Self>) -> Result<Hold, Error> {
+        self.identity.check()?;
+        object::take(&self.users);
+        Ok(Hold(self.clone()))
     }
 
     /// The context it belongs to.
@@ -83,6 +129,69 @@ impl Pd {
         self.identity.check()?;
         // SAFETY: the caller promises what `register` asks for.
         unsafe { Mr::register(self, addr, len, iova, access) }
+    }
+
+    /// Makes a region that is nowhere: it reads as zeros, and what is written to it is forgotten
+    /// (ibv_alloc_null_mr(3)). It has no use by its rkey.
+    pub fn alloc_null_mr(self: &Arc<Self>) -> Result<Arc<Mr>, Error> {
+        self.context.check()?;
+        self.identity.check()?;
+        Mr::null(self)
+    }
+
+    /// Registers `len` bytes of device memory from `offset` on; `access` has ZERO_BASED (ibv_reg_dm_mr(3)).
+    pub fn reg_dm_mr(
+        self: &Arc<Self>,
+        dm: &Arc<Dm>,
+        offset: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Arc<Mr>, Error> {
+        self.context.check()?;
+        self.identity.check()?;
+        Mr::of_dm(self, dm, offset, len, access)
+    }
+
+    /// Registers `len` bytes of a file, such as a dma-buf, from `offset` on (ibv_reg_dmabuf_mr(3)). It is mapped until
+    /// the region is deregistered.
+    ///
+    /// # Errors
+    /// As for [`reg_mr`](Pd::reg_mr); Limit for a range beyond the file's end; Io as mmap(2) for a file that cannot be mapped.
+    pub fn reg_file_mr(
+        self: &Arc<Self>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<Arc<Mr>, Error> {
+        self.context.check()?;
+        self.identity.check()?;
+        Mr::of_file(self, file, offset, len, iova, access)
+    }
+
+    /// Brings memory in, as far as the system does that ahead of its use (ibv_advise_mr(3)): for being read, or for
+    /// `write`. `populate` demands it, and that the memory is there at all.
+    ///
+    /// # Errors
+    /// Fault for a key that is none of this domain, a range beyond its region, or memory that is not there.
+    /// Denied where the region may not be written.
+    pub fn prefetch(&self, range: &Sge, write: bool, populate: bool) -> Result<(), Error> {
+        self.context.check()?;
+        self.identity.check()?;
+        let len = u64::from(range.len);
+        let regions = self.host().regions.read();
+        let found = regions.local(self.handle(), range.lkey, range.addr, len, write);
+        let addr = found.map_err(|fault| match fault {
+            Fault::Access => Error::Denied { what: "the region may not be written" },
+            fault => Error::Fault { addr: range.addr, len, why: format!("{fault:?}") },
+        })?;
+        if populate {
+            mr::accessible(addr, len, write)?;
+        }
+        // It is advice: where the system does not take it, the pages come when they are used.
+        mem::will_need(addr, len, write && populate);
+        Ok(())
     }
 
     /// Makes an address handle (ibv_create_ah(3)).

@@ -186,8 +186,14 @@ impl device::Device for Surroundings<'_> {
 
     fn pull(&mut self, from: u64, sge: &Sge, offset: u32, len: u32) -> Result<(), PullError> {
         let va = sge.addr.wrapping_add(offset.into());
-        let to = self.regions.local(self.pd, sge.lkey, va, len.into(), true);
-        self.fetch(from, to.map_err(PullError::Fault)?, len)
+        let to = match self.regions.local(self.pd, sge.lkey, va, len.into(), true) {
+            Ok(to) => to,
+            Err(fault) => {
+                // Into a null region nothing need be fetched.
+                return self.regions.null(self.pd, sge.lkey, fault).map_err(PullError::Fault);
+            }
+        };
+        self.fetch(from, to, len)
     }
 
     fn pull_remote(&mut self, rkey: u32, va: u64, len: u32) -> Result<(), PullError> {

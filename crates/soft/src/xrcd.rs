@@ -120,7 +120,7 @@ impl Xrcd {
     ) -> Result<Arc<Xrcd>, Error> {
         let device = context.device().ifindex();
         let file = file.map(|fd| identify(fd, device)).transpose()?;
-        let cq = Cq::new(context, 1, None, 0)?;
+        let cq = context.create_cq(1, None, 0)?;
         let pd = Pd::new(context)?;
         let domain = context.inner().xrc.open(file, create, exclusive)?;
         Ok(Arc::new(Xrcd {

@@ -125,6 +125,35 @@ pub fn accessible(addr: u64, len: u64, write: bool) -> io::Result<()> {
     if allowed { Ok(()) } else { Err(errno(libc::EFAULT)) }
 }
 
+/// Tells the kernel that the range will be used soon (madvise(2)). `populate` for writing: its pages are made now. A hint:
+/// whether it was followed is not said, and nothing else changes.
+pub fn will_need(addr: u64, len: u64, populate: bool) {
+    let page = page_size() as u64;
+    let start = addr / page * page;
+    let Ok(len) = usize::try_from(addr.saturating_add(len) - start) else { return };
+    let advice = if populate { libc::MADV_POPULATE_WRITE } else { libc::MADV_WILLNEED };
+    // SAFETY: neither advice changes what is in memory, nor whether it is mapped; ranges that are not are an error.
+    unsafe { libc::madvise(start as *mut libc::c_void, len, advice) };
+}
+
+/// The length of a file in bytes; of one without a length that can be told, such as some dma-bufs, where seeking to its end leads.
+pub fn file_size(file: BorrowedFd<'_>) -> io::Result<u64> {
+    // SAFETY: fstat writes the structure, for which zeros are valid too.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, the structure ours.
+    if unsafe { libc::fstat(file.as_raw_fd(), &mut stat) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if stat.st_size > 0 {
+        return Ok(stat.st_size as u64);
+    }
+    // SAFETY: the descriptor is open. A dma-buf allows exactly this, and has no position that it could change.
+    match unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) } {
+        end if end >= 0 => Ok(end as u64),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 fn errno(code: i32) -> io::Error {
     io::Error::from_raw_os_error(code)
 }
@@ -298,16 +327,15 @@ impl Mapping {
     /// Maps `len` bytes, rounded up to whole pages (at least one). Nothing is populated.
     pub fn anonymous(len: usize) -> io::Result<Mapping> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        Mapping::map(len, flags, -1)
+        Mapping::map(len, flags, -1, true)
     }
 
-    fn map(len: usize, flags: libc::c_int, fd: RawFd) -> io::Result<Mapping> {
+    fn map(len: usize, flags: libc::c_int, fd: RawFd, write: bool) -> io::Result<Mapping> {
         let page = page_size();
         let len = len.max(1).checked_next_multiple_of(page).ok_or_else(|| errno(libc::ENOMEM))?;
+        let protection = libc::PROT_READ | if write { libc::PROT_WRITE } else { 0 };
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe {
-            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0)
-        };
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -334,7 +362,12 @@ impl Mapping {
     /// Maps the first `len` bytes of a file, rounded up to whole pages (at least one), shared with
     /// whoever has the file: what is written goes there, and what lies beyond its end is a SIGBUS.
     pub fn of_file(file: BorrowedFd<'_>, len: usize) -> io::Result<Mapping> {
-        Mapping::map(len, libc::MAP_SHARED, file.as_raw_fd())
+        Mapping::of_file_for(file, len, true)
+    }
+
+    /// The same, for reading, or for both.
+    pub fn of_file_for(file: BorrowedFd<'_>, len: usize, write: bool) -> io::Result<Mapping> {
+        Mapping::map(len, libc::MAP_SHARED, file.as_raw_fd(), write)
     }
 
     /// Takes rights away from the whole mapping, or gives them back: the tests' way to make memory

@@ -11,7 +11,7 @@ use std::path::Path;
 const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
 
 /// Modules of which at least one test does not skip itself on a device without extensions.
-const MODULES: [&str; 12] = [
+const MODULES: [&str; 15] = [
     "addr",
     "atomic",
     "cq",
@@ -20,10 +20,13 @@ const MODULES: [&str; 12] = [
     "device",
     "fork",
     "mr",
+    "odp",
+    "parent_domain",
     "pd",
     "qp",
     "qpex",
     "relaxed_ordering",
+    "shared_pd",
 ];
 
 pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {

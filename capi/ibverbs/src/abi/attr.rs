@@ -330,3 +330,44 @@ pub(crate) union ibv_async_element {
     pub(crate) srq: *mut ibv_srq,
     pub(crate) port_num: c_int,
 }
+
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub(crate) struct ibv_alloc_dm_attr {
+    pub(crate) length: usize,
+    pub(crate) log_align_req: u32,
+    pub(crate) comp_mask: u32,
+}
+
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub(crate) struct ibv_td_init_attr {
+    pub(crate) comp_mask: u32,
+}
+
+/// The allocators and their context are the program's; this device has no use for them.
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub(crate) struct ibv_parent_domain_init_attr {
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) td: *mut ibv_td,
+    pub(crate) comp_mask: u32,
+    pub(crate) alloc: *const c_void,
+    pub(crate) free: *const c_void,
+    pub(crate) pd_context: *mut c_void,
+}
+
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub(crate) struct ibv_modify_cq_attr {
+    pub(crate) attr_mask: u32,
+    pub(crate) cq_count: u16,
+    pub(crate) cq_period: u16,
+}
+
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub(crate) struct ibv_values_ex {
+    pub(crate) comp_mask: u32,
+    pub(crate) raw_clock: libc::timespec,
+}

@@ -49,9 +49,24 @@ pub(crate) const IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
 pub(crate) const IBV_QP_EX_WITH_SEND_WITH_INV: u64 = 1 << 9;
 
 pub(crate) const IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
+pub(crate) const IBV_CQ_INIT_ATTR_MASK_PD: u32 = 1 << 1;
 pub(crate) const IBV_CREATE_CQ_ATTR_SINGLE_THREADED: u32 = 1;
-/// The fields of a completion that every device reports: byte_len to dlid_path_bits.
-pub(crate) const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
+pub(crate) const IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN: u32 = 1 << 1;
+pub(crate) const IBV_CQ_ATTR_MODERATE: u32 = 1;
+pub(crate) const IBV_VALUES_MASK_RAW_CLOCK: u32 = 1;
+
+pub(crate) const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS: u32 = 1;
+pub(crate) const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
+
+pub(crate) const IBV_DM_MASK_HANDLE: u32 = 1;
+
+pub(crate) const IBV_ADVISE_MR_ADVICE_PREFETCH: u32 = 0;
+pub(crate) const IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE: u32 = 1;
+pub(crate) const IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: u32 = 2;
+pub(crate) const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1;
+
+pub(crate) const IBV_ODP_SUPPORT: u64 = 1;
+pub(crate) const IBV_ODP_SUPPORT_IMPLICIT: u64 = 1 << 1;
 
 pub(crate) const IBV_REREG_MR_CHANGE_TRANSLATION: c_int = 1;
 pub(crate) const IBV_REREG_MR_CHANGE_PD: c_int = 1 << 1;

@@ -49,30 +49,38 @@ pub(crate) struct ibv_context {
 pub(crate) struct verbs_context {
     pub(crate) query_port:
         Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
-    pub(crate) advise_mr: Unused,
-    pub(crate) alloc_null_mr: Unused,
+    pub(crate) advise_mr:
+        Option<unsafe extern "C" fn(*mut ibv_pd, u32, u32, *mut ibv_sge, u32) -> c_int>,
+    pub(crate) alloc_null_mr: Option<unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr>,
     pub(crate) read_counters: Unused,
     pub(crate) attach_counters_point_flow: Unused,
     pub(crate) create_counters: Unused,
     pub(crate) destroy_counters: Unused,
-    pub(crate) reg_dm_mr: Unused,
-    pub(crate) alloc_dm: Unused,
-    pub(crate) free_dm: Unused,
+    pub(crate) reg_dm_mr:
+        Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, u32) -> *mut ibv_mr>,
+    pub(crate) alloc_dm:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>,
+    pub(crate) free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>,
     pub(crate) modify_flow_action_esp: Unused,
     pub(crate) destroy_flow_action: Unused,
     pub(crate) create_flow_action_esp: Unused,
     pub(crate) modify_qp_rate_limit: Unused,
-    pub(crate) alloc_parent_domain: Unused,
-    pub(crate) dealloc_td: Unused,
-    pub(crate) alloc_td: Unused,
-    pub(crate) modify_cq: Unused,
+    pub(crate) alloc_parent_domain: Option<
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd,
+    >,
+    pub(crate) dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>,
+    pub(crate) alloc_td:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
+    pub(crate) modify_cq:
+        Option<unsafe extern "C" fn(*mut ibv_cq, *mut ibv_modify_cq_attr) -> c_int>,
     pub(crate) post_srq_ops: Unused,
     pub(crate) destroy_rwq_ind_table: Unused,
     pub(crate) create_rwq_ind_table: Unused,
     pub(crate) destroy_wq: Unused,
     pub(crate) modify_wq: Unused,
     pub(crate) create_wq: Unused,
-    pub(crate) query_rt_values: Unused,
+    pub(crate) query_rt_values:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
     pub(crate) create_cq_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
     pub(crate) priv_: Unused,

@@ -41,6 +41,23 @@ pub(crate) struct ibv_mw {
     pub(crate) type_: c_int,
 }
 
+/// Device memory; the program copies through the pointers.
+#[repr(C)]
+pub(crate) struct ibv_dm {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) memcpy_to_dm:
+        Option<unsafe extern "C" fn(*mut ibv_dm, u64, *const c_void, usize) -> c_int>,
+    pub(crate) memcpy_from_dm:
+        Option<unsafe extern "C" fn(*mut c_void, *mut ibv_dm, u64, usize) -> c_int>,
+    pub(crate) comp_mask: u32,
+    pub(crate) handle: u32,
+}
+
+#[repr(C)]
+pub(crate) struct ibv_td {
+    pub(crate) context: *mut ibv_context,
+}
+
 #[repr(C)]
 pub(crate) struct ibv_ah {
     pub(crate) context: *mut ibv_context,

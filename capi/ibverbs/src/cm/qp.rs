@@ -185,9 +185,10 @@ impl Handle {
         // SAFETY: the context is checked as in every verb.
         let c = unsafe { cq::create_channel(context)? };
         *channel = c.expose_provenance();
-        let extra = CqExtra::default();
+        let (options, extra) = (soft::CqOptions::default(), CqExtra::default());
         // SAFETY: likewise; the programs' inline functions expect the id as the queue's context.
-        let queue = unsafe { cq::create(context, entries, self.c.cast(), c, 0, extra, |_| ())? };
+        let queue =
+            unsafe { cq::create(context, entries, self.c.cast(), c, 0, options, extra, |_| ())? };
         Ok((c, queue.cast()))
     }
 

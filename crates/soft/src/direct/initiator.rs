@@ -191,7 +191,7 @@ impl Local<'_> {
     /// Whether all of a list may be used: nothing is begun that would fail half-way.
     fn allows(&self, sges: &[Sge], write: bool) -> bool {
         sges.iter().filter(|sge| sge.len > 0).all(|sge| {
-            self.regions.check_local(self.pd, sge.lkey, sge.addr, sge.len.into(), write).is_ok()
+            self.regions.local(self.pd, sge.lkey, sge.addr, sge.len.into(), write).is_ok()
         })
     }
 }

@@ -127,6 +127,24 @@ impl Qp {
         (sg::pieces(sges, offset, len).count() <= PIECES).then_some(count)
     }
 
+    /// False where what these packets carry can be read, but is no memory that could be named.
+    pub(super) fn is_somewhere<D: Device + ?Sized>(
+        &self,
+        index: u64,
+        at: Seq,
+        count: u32,
+        dev: &mut D,
+    ) -> bool {
+        let wqe = self.sends.wqe(index);
+        let (Progress::Started { first, .. }, Data::Sges(sges)) =
+            (wqe.progress, self.sends.data(index))
+        else {
+            return false;
+        };
+        let (offset, len) = self.range(wqe.len, at.since(first), count);
+        locate(dev, sges, offset, len).is_ok() || sg::check(dev, sges, false).is_err()
+    }
+
     /// Which bytes of a message of `len` the packets from `place` on carry.
     fn range(&self, len: u64, place: u32, count: u32) -> (u64, usize) {
         let mtu = self.mtu.bytes() as u64;

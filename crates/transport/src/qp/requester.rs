@@ -281,6 +281,7 @@ impl Qp {
         let Progress::Started { first, packets, .. } = wqe.progress else { return false };
         let answered = wqe.is_answered();
         let referable = self.referable(index, at, sink);
+        let referable = referable.filter(|&count| self.is_somewhere(index, at, count, dev));
         let count = referable.unwrap_or_else(|| self.extent(wqe, at));
         let end = at.plus(count);
         let ends = end == first.plus(packets);
