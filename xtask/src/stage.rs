@@ -1,4 +1,4 @@
-//! `cargo xtask stage`: a release build laid out as lib/ and bin/.
+//! `cargo xtask stage`: a release build laid out as lib/, bin/, include/ and share/man/.
 
 use crate::process::{During, Outcome, Program};
 use crate::tree;
@@ -12,6 +12,14 @@ const FILES: [(&str, &str); 4] = [
     ("librdmacm.so", "lib/librdmacm.so.1"),
     ("libironverbs_paths.so", "lib/libironverbs_paths.so"),
     ("ironverbs", "bin/ironverbs"),
+];
+
+/// File of the tree, and where it goes.
+const TEXTS: [(&str, &str); 4] = [
+    ("capi/ibverbs/include/infiniband/ironverbs.h", "include/infiniband/ironverbs.h"),
+    ("capi/ibverbs/man/ibv_gid_reachable.3", "share/man/man3/ibv_gid_reachable.3"),
+    ("capi/ibverbs/man/ibv_register_sm_events.3", "share/man/man3/ibv_register_sm_events.3"),
+    ("capi/ibverbs/man/ibv_unregister_sm_events.3", "share/man/man3/ibv_unregister_sm_events.3"),
 ];
 
 /// Names beside them, each a link to a file of the same folder. Programs are linked with the first.
@@ -45,7 +53,10 @@ pub(crate) fn build() -> Program {
 pub(crate) fn install(prefix: &Path) -> Outcome {
     let built = tree::target().join("release");
     for (from, to) in FILES {
-        copy(&built.join(from), &prefix.join(to))?;
+        copy(&built.join(from), &prefix.join(to), 0o755)?;
+    }
+    for (from, to) in TEXTS {
+        copy(&tree::root().join(from), &prefix.join(to), 0o644)?;
     }
     for (name, target) in LINKS {
         let name = prefix.join(name);
@@ -58,12 +69,12 @@ pub(crate) fn install(prefix: &Path) -> Outcome {
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path) -> Outcome {
+fn copy(from: &Path, to: &Path, mode: u32) -> Outcome {
     if let Some(directory) = to.parent() {
         fs::create_dir_all(directory).during(directory.display())?;
     }
     let new = to.with_extension("new");
     fs::copy(from, &new).during(from.display())?;
-    fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).during(new.display())?;
+    fs::set_permissions(&new, fs::Permissions::from_mode(mode)).during(new.display())?;
     fs::rename(&new, to).during(to.display())
 }

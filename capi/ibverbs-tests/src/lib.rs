@@ -106,8 +106,22 @@ pub fn names(data: &[u8], name: &str) -> bool {
 /// # Panics
 /// When gcc or libibverbs-dev is missing, or the program does not compile.
 pub fn build_program(name: &str, scratch: &Path) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(format!("{name}.c"));
-    compile(&source, &["-libverbs"], scratch)
+    compile(&source(name), &["-libverbs"], scratch)
+}
+
+/// As [`build_program`], with the header and the names of this project's own beside them.
+///
+/// # Panics
+/// As [`build_program`].
+pub fn build_program_on_ours(name: &str, scratch: &Path) -> PathBuf {
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ibverbs/include");
+    let library = library_directory(scratch).join("libibverbs.so.1");
+    let include = format!("-I{}", include.display());
+    compile(&source(name), &[&include, &library.to_string_lossy()], scratch)
+}
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(format!("{name}.c"))
 }
 
 /// Builds a C program against the distribution's headers and `libraries`.

@@ -153,3 +153,15 @@ ironverbs_capi_ibverbs_tests::programs! {
         datagrams
     }
 }
+
+// Names that the distribution's library lacks.
+ironverbs_capi_ibverbs_tests::programs! {
+    ironverbs_capi_ibverbs_tests::build_program_on_ours, ironverbs_capi_ibverbs_tests::on_library, super::run;
+    subnet {
+        what_reachable_refuses
+        what_registrations_refuse
+        a_killed_process
+        processes_that_come_and_go
+        groups_come_and_go
+    }
+}

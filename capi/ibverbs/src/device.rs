@@ -14,7 +14,7 @@ use crate::fail::{self, Failure, Outcome};
 use crate::host::host;
 use crate::objects::{self, Child, ContextId, ContextView, Device, DeviceView, PdExtra, View};
 use crate::pool::Object;
-use crate::{events, import, ops};
+use crate::{events, import, ops, subnet};
 
 /// A device's C structure lives as long as the process: programs keep pointers to it after they
 /// freed the list, and see the same pointer in the next list.
@@ -182,6 +182,7 @@ pub(crate) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int
             inner.destroy()?;
             end_children(ContextId::of(context));
         }
+        subnet::forget(ContextId::of(context));
         verbs_context::pool().remove(handle);
         Ok(())
     })

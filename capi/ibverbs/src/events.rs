@@ -10,7 +10,8 @@ use soft::{AsyncEvent, EventKind, EventSource};
 
 use crate::abi::*;
 use crate::fail::{self, Failure, Outcome};
-use crate::objects::{self, Child, View};
+use crate::objects::{self, Child, ContextId, View};
+use crate::subnet;
 
 /// ibv_get_async_event(3).
 ///
@@ -26,9 +27,10 @@ pub(crate) unsafe extern "C" fn get_async_event(
         }
         // SAFETY: the caller's promise.
         let soft = unsafe { objects::context(context)? }.context.clone();
+        let id = ContextId::of(context);
         let (kind, element) = loop {
             let event = soft.next_async_event()?;
-            match element(&event) {
+            match element(&event, id) {
                 Some(element) => break (event.kind, element),
                 // Its object is not known to C (yet): nobody could acknowledge it.
                 None => event.ack(),
@@ -41,7 +43,7 @@ pub(crate) unsafe extern "C" fn get_async_event(
 }
 
 /// What C sees of the source, whose unacknowledged events are counted.
-fn element(event: &AsyncEvent) -> Option<ibv_async_element> {
+fn element(event: &AsyncEvent, context: ContextId) -> Option<ibv_async_element> {
     Some(match &event.source {
         EventSource::Qp(qp) => {
             ibv_async_element { qp: counted::<ibv_qp_ex, _, _>(qp.cookie(), qp)? }
@@ -54,6 +56,7 @@ fn element(event: &AsyncEvent) -> Option<ibv_async_element> {
         }
         EventSource::Port(port) => ibv_async_element { port_num: (*port).into() },
         EventSource::Device => ibv_async_element { port_num: 0 },
+        EventSource::Gid(gid) => ibv_async_element { gid: subnet::give(*gid, context) },
     })
 }
 
@@ -101,6 +104,7 @@ pub(crate) unsafe extern "C" fn ack_async_event(event: *const ibv_async_event) {
                         &raw mut (*qp).qp_base.events_completed
                     })
                 }
+                Source::Gid => subnet::take_back(event.element.gid),
                 Source::Other => Ok(()),
             }
         }
@@ -112,6 +116,8 @@ pub(crate) enum Source {
     Cq,
     Srq,
     Qp,
+    /// A GID of the subnet.
+    Gid,
     /// A port, or the device.
     Other,
 }
@@ -123,10 +129,13 @@ pub(crate) fn source(event_type: u32) -> Source {
     const LAST_WQE: u32 = EventKind::QpLastWqeReached as u32;
     const SRQ_ERR: u32 = EventKind::SrqErr as u32;
     const SRQ_LIMIT: u32 = EventKind::SrqLimitReached as u32;
+    const SUBNET_FIRST: u32 = EventKind::GidAvail as u32;
+    const SUBNET_LAST: u32 = EventKind::McgDeleted as u32;
     match event_type {
         CQ_ERR => Source::Cq,
         QP_FIRST..=QP_LAST | LAST_WQE => Source::Qp,
         SRQ_ERR | SRQ_LIMIT => Source::Srq,
+        SUBNET_FIRST..=SUBNET_LAST => Source::Gid,
         _ => Source::Other,
     }
 }

@@ -4,7 +4,7 @@
 use crate::symver::{export_functions, export_object};
 use crate::{
     ah, cm, cq, device, events, import, kern, misc, mr, old, private, qp, qp_ex, query, rate, srq,
-    strings, sysfs,
+    strings, subnet, sysfs,
 };
 
 export_functions! { "IBVERBS_1.0", current:
@@ -156,6 +156,12 @@ export_functions! { "IBVERBS_1.13", current:
 
 export_functions! { "IBVERBS_1.14", current:
     ibv_query_qp_data_in_order => qp::query_qp_data_in_order,
+}
+
+export_functions! { "IRONVERBS_SUBNET_1.0", current:
+    ibv_gid_reachable => subnet::gid_reachable,
+    ibv_register_sm_events => subnet::register_sm_events,
+    ibv_unregister_sm_events => subnet::unregister_sm_events,
 }
 
 export_functions! { "IBVERBS_PRIVATE_34", current:

@@ -17,6 +17,8 @@ pub(crate) enum Failure {
     Post(soft::PostError),
     /// The connection manager refused.
     Cm(soft::cm::CmError),
+    /// A GID was not found to be reachable.
+    Reach(soft::ReachError),
     /// A pointer is NULL.
     Null { what: &'static str },
     /// A pointer leads to no living object of the type: destroyed, foreign or overwritten.
@@ -47,6 +49,7 @@ impl Failure {
             Failure::Device(error) => error.errno(),
             Failure::Post(error) => soft::post_errno(error),
             Failure::Cm(error) => error.errno(),
+            Failure::Reach(error) => error.errno(),
             Failure::Null { .. }
             | Failure::OtherContext { .. }
             | Failure::OtherDomain { .. }
@@ -85,6 +88,12 @@ impl From<soft::cm::CmError> for Failure {
     }
 }
 
+impl From<soft::ReachError> for Failure {
+    fn from(error: soft::ReachError) -> Self {
+        Failure::Reach(error)
+    }
+}
+
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         Failure::Io(error)
@@ -97,6 +106,7 @@ impl fmt::Display for Failure {
             Failure::Device(error) => error.fmt(f),
             Failure::Post(error) => error.fmt(f),
             Failure::Cm(error) => error.fmt(f),
+            Failure::Reach(error) => error.fmt(f),
             Failure::Null { what } => write!(f, "the {what} is NULL"),
             Failure::Unknown { what, handle } => write!(
                 f,
@@ -189,6 +199,7 @@ fn errno_name(errno: c_int) -> std::borrow::Cow<'static, str> {
         libc::ENODEV => "ENODEV".into(),
         libc::EPERM => "EPERM".into(),
         libc::EIO => "EIO".into(),
+        libc::ENXIO => "ENXIO".into(),
         other => format!("errno {other}").into(),
     }
 }

@@ -37,6 +37,7 @@ mod query;
 mod rate;
 mod srq;
 mod strings;
+mod subnet;
 mod symver;
 mod sysfs;
 mod xrcd;

@@ -2,6 +2,8 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
+use ironverbs::raw::EventKind;
+
 fn name(names: &[&'static CStr], value: c_int) -> *const c_char {
     usize::try_from(value).ok().and_then(|n| names.get(n).copied()).unwrap_or(c"unknown").as_ptr()
 }
@@ -61,7 +63,17 @@ pub(crate) extern "C" fn event_type_str(event: c_int) -> *const c_char {
         c"GID table change",
         c"WQ fatal",
     ];
-    name(NAMES, event)
+    // Of `subnet`.
+    const OURS: &[&CStr] = &[
+        c"GID available",
+        c"GID unavailable",
+        c"multicast group created",
+        c"multicast group deleted",
+    ];
+    match event.checked_sub(EventKind::GidAvail as c_int) {
+        Some(n @ 0..) => name(OURS, n),
+        _ => name(NAMES, event),
+    }
 }
 
 /// ibv_node_type_str(3).

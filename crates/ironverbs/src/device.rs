@@ -3,8 +3,11 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use ironverbs_soft::{self as soft, Config, DeviceAttr, GidEntry, PortAttr};
+use ironverbs_soft::{
+    self as soft, Config, DeviceAttr, GidEntry, PortAttr, ReachError, SmEvents, SmRegistration,
+};
 use ironverbs_sys::process::ForkGuard;
 
 use crate::events::{EventQueue, NextEvent};
@@ -181,9 +184,43 @@ impl Context {
         Ok(self.0.raw.gid(1, index)?.gid)
     }
 
+    /// Whether `gid` can be reached from this device (ibv_gid_reachable(3)): its own QP1 is asked, for at most `timeout`,
+    /// two seconds where there is none. A GID of this host answers at once.
+    ///
+    /// # Errors
+    /// See [`ReachError`].
+    pub fn gid_reachable(&self, gid: Gid, timeout: Option<Duration>) -> Result<(), ReachError> {
+        self.0.raw.gid_reachable(0, &gid, timeout)
+    }
+
+    /// Has [`next_event`](Context::next_event) tell when GIDs and multicast groups come and go, until what is returned is
+    /// dropped (ibv_register_sm_events(3)). `gids` are those that MGID and UGID are for.
+    ///
+    /// # Errors
+    /// Object: Invalid as of [`SmRegistration::new`]; Io when the device has no wire.
+    pub fn sm_events(&self, events: SmEvents, gids: &[Gid]) -> Result<SmWatch, Error> {
+        let registration = SmRegistration::new(events, gids)?;
+        self.0.raw.register_sm_events(registration.clone())?;
+        Ok(SmWatch { context: self.0.clone(), registration })
+    }
+
     /// The next asynchronous event of the device or one of its objects.
     pub fn next_event(&self) -> NextEvent {
         NextEvent::new(self.0.clone())
+    }
+}
+
+/// A registration for events of the fabric; see [`Context::sm_events`].
+#[derive(Debug)]
+pub struct SmWatch {
+    context: Arc<ContextInner>,
+    registration: SmRegistration,
+}
+
+impl Drop for SmWatch {
+    fn drop(&mut self) {
+        // In a fork it is the parent's.
+        let _ = self.context.raw.unregister_sm_events(&self.registration);
     }
 }
 

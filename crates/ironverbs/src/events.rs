@@ -10,6 +10,7 @@ use std::time::Duration;
 use ironverbs_soft::{self as soft, EventKind};
 use parking_lot::Mutex;
 
+use crate::Gid;
 use crate::block;
 use crate::device::ContextInner;
 
@@ -36,6 +37,8 @@ pub enum EventSource {
     Port(u8),
     /// The whole device.
     Device,
+    /// A GID of the subnet, a port's or a multicast group's: [`Context::sm_events`](crate::Context::sm_events).
+    Gid(Gid),
 }
 
 /// Events that wait for the program; of a program that never asks, the latest.
@@ -60,6 +63,7 @@ impl EventQueue {
             soft::EventSource::Srq(srq) => EventSource::Srq(srq.handle()),
             soft::EventSource::Port(port) => EventSource::Port(*port),
             soft::EventSource::Device => EventSource::Device,
+            soft::EventSource::Gid(gid) => EventSource::Gid(*gid),
         };
         let wakers = {
             let mut state = self.state.lock();

@@ -78,7 +78,7 @@ pub use buffer::{Inline, Returned, Source, Target};
 pub use completion::{Before, Done, GRH_LEN, Kind, Message, Received, ReceivedKind, Value};
 pub use connect::{ConnectError, ConnectOptions, QpBuilder, Unconnected, connect_pair};
 pub use cq::Cq;
-pub use device::{Context, Device, Devices};
+pub use device::{Context, Device, Devices, SmWatch};
 pub use error::{Blame, CompletionError, Dropped, Error, Rejected, RequestError, Why};
 pub use events::{Event, EventSource, NextEvent};
 pub use op::{Op, Output};
@@ -92,8 +92,8 @@ pub use srq::Srq;
 
 pub use ironverbs_soft::{
     Access, AhAttr, Config, Counters, DeviceAttr, EventKind, Gid, GidEntry, GidKind, LinkLayer,
-    Mtu, PortAttr, PortState, PostError, QpAttr, QpCap, QpState, SrqAttr, VendorErr, WcStatus,
-    WrOpcode,
+    Mtu, PortAttr, PortState, PostError, QpAttr, QpCap, QpState, ReachError, SmEvents, SrqAttr,
+    VendorErr, WcStatus, WrOpcode,
 };
 
 /// A network in one process under virtual time, whose Hosts are [`Devices`] like this machine's.

@@ -42,6 +42,7 @@ mod error;
 mod event;
 mod ids;
 mod params;
+mod probe;
 mod time;
 
 pub use cm::{Cm, ConnId, ListenerId, SidrId, Transmit};
@@ -52,4 +53,8 @@ pub use event::{Disconnect, Event, Failure, Reply, Request, SidrReply, SidrReque
 pub use ids::slot_of;
 pub use ironverbs_wire::mad::cm::{Destination, destination};
 pub use params::{Accept, Connect, LocalAddr, Resolve, SidrAnswer};
+pub use probe::{
+    PERIOD as PROBE_PERIOD, ProbeEvent, ProbeId, Prober, SERVICE as PROBE_SERVICE,
+    SILENCE as PROBE_SILENCE,
+};
 pub use time::{Instant, exponential};

@@ -460,6 +460,8 @@ impl Context {
         self.identity.retire()?;
         self.inner().flush();
         self.device.forget(self);
+        self.inner().fabric.forget(self);
+        self.inner().announce();
         Ok(())
     }
 }

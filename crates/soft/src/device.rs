@@ -97,6 +97,7 @@ impl Device {
         }
         contexts.push(Arc::downgrade(&context));
         drop(contexts);
+        context.inner().announce();
         Ok(context)
     }
 
@@ -106,6 +107,10 @@ impl Device {
             self.host.upgrade().map(Host).ok_or(Error::Gone { device: self.name.clone() })?;
         host.0.check()?;
         Context::new(host, self)
+    }
+
+    fn is_open(&self) -> bool {
+        self.contexts.lock().iter().any(|context| context.strong_count() > 0)
     }
 
     pub(crate) fn forget(&self, context: &Context) {
@@ -239,6 +244,11 @@ pub(crate) struct Devices {
 impl Devices {
     pub(crate) fn present(&self) -> Vec<Arc<Device>> {
         self.list.iter().filter(|device| device.is_present()).cloned().collect()
+    }
+
+    /// The interfaces of the devices that are open.
+    pub(crate) fn open(&self) -> Vec<u32> {
+        self.list.iter().filter(|device| device.is_open()).map(|device| device.ifindex).collect()
     }
 
     /// Brings the devices up to date with the interfaces. Whether one was removed.

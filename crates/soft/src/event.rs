@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 
 use ironverbs_sys::event::{EventFd, EventMode};
 use ironverbs_transport::device::QpEvent;
+use ironverbs_wire::Gid;
 use parking_lot::{Condvar, Mutex};
 
 use crate::status::Wait;
@@ -37,6 +38,11 @@ pub enum EventKind {
     ClientReregister = 17,
     GidChange = 18,
     WqFatal = 19,
+    /// A GID came into service; this and the next three are of this project, with numbers clear of rdma-core's.
+    GidAvail = 0x1_0000,
+    GidUnavail = 0x1_0001,
+    McgCreated = 0x1_0002,
+    McgDeleted = 0x1_0003,
 }
 
 impl From<QpEvent> for EventKind {
@@ -65,6 +71,8 @@ pub enum EventSource {
     Port(u8),
     /// The whole device.
     Device,
+    /// A GID of the subnet: a port's, or a multicast group's.
+    Gid(Gid),
 }
 
 impl EventSource {
@@ -73,7 +81,7 @@ impl EventSource {
             EventSource::Qp(qp) => Some(qp.context()),
             EventSource::Cq(cq) => Some(cq.context()),
             EventSource::Srq(srq) => Some(srq.context()),
-            EventSource::Port(_) | EventSource::Device => None,
+            EventSource::Port(_) | EventSource::Device | EventSource::Gid(_) => None,
         }
     }
 
@@ -82,7 +90,7 @@ impl EventSource {
             EventSource::Qp(qp) => Some(&qp.events),
             EventSource::Cq(cq) => Some(&cq.async_events),
             EventSource::Srq(srq) => Some(&srq.events),
-            EventSource::Port(_) | EventSource::Device => None,
+            EventSource::Port(_) | EventSource::Device | EventSource::Gid(_) => None,
         }
     }
 }
@@ -225,6 +233,7 @@ enum Source {
     Srq(Weak<Srq>),
     Port(u8),
     Device,
+    Gid(Gid),
 }
 
 impl Source {
@@ -235,6 +244,7 @@ impl Source {
             EventSource::Srq(srq) => Source::Srq(Arc::downgrade(srq)),
             EventSource::Port(port) => Source::Port(*port),
             EventSource::Device => Source::Device,
+            EventSource::Gid(gid) => Source::Gid(*gid),
         }
     }
 
@@ -245,6 +255,7 @@ impl Source {
             Source::Srq(srq) => srq.upgrade().map(EventSource::Srq),
             Source::Port(port) => Some(EventSource::Port(port)),
             Source::Device => Some(EventSource::Device),
+            Source::Gid(gid) => Some(EventSource::Gid(gid)),
         }
     }
 
@@ -253,7 +264,7 @@ impl Source {
             Source::Qp(qp) => std::ptr::eq(qp.as_ptr().cast(), object),
             Source::Cq(cq) => std::ptr::eq(cq.as_ptr().cast(), object),
             Source::Srq(srq) => std::ptr::eq(srq.as_ptr().cast(), object),
-            Source::Port(_) | Source::Device => false,
+            Source::Port(_) | Source::Device | Source::Gid(_) => false,
         }
     }
 }

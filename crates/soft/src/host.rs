@@ -23,6 +23,7 @@ use crate::device::Devices;
 use crate::direct::Table;
 use crate::error::HostError;
 use crate::event::EventKind;
+use crate::fabric::Fabric;
 use crate::link::{LinkCounters, Outlet, Sender, Sockets};
 use crate::memory::Regions;
 use crate::multicast::Groups;
@@ -32,7 +33,7 @@ use crate::progress::{Background, Engine, Kick, ReceiveCounters};
 use crate::qp::Unpublished;
 use crate::qpn::QpTable;
 use crate::reference::{Cookie, Gauge};
-use crate::registry::{JoinError, JoinOptions, Member, Registry};
+use crate::registry::{JoinError, JoinOptions, Member, Presence, Registry};
 use crate::status::Board;
 use crate::subnet::Subnet;
 use crate::timers::Timers;
@@ -75,6 +76,7 @@ pub(crate) struct Inner {
     pub(crate) groups: Groups,
     pub(crate) timers: Timers,
     pub(crate) cm: cm::Manager,
+    pub(crate) fabric: Fabric,
     pub(crate) engine: Mutex<Engine>,
     pub(crate) wire: OnceLock<Wire>,
     /// What peers on this host may do by themselves.
@@ -274,6 +276,7 @@ impl Host {
                 if let Some(registry) = self.0.registry() {
                     self.0.groups.join_all(&self.0, registry);
                     self.0.cm.joined(registry);
+                    self.0.announce();
                 }
                 self.0.kick.wake();
                 for device in self.0.devices.lock().present() {
@@ -310,6 +313,7 @@ impl Inner {
             groups: Groups::default(),
             timers: Timers::default(),
             cm: cm::Manager::default(),
+            fabric: Fabric::default(),
             engine: Mutex::new(Engine::new()),
             wire: OnceLock::new(),
             table: OnceLock::new(),
@@ -397,6 +401,7 @@ impl Inner {
                     .filter_map(|a| self.subnet.as_ref()?.of_address(a.ip).map(|place| place.gid));
                 let addresses = addresses.map(|a| Gid::from_ip(a.ip));
                 *self.addresses.write() = addresses.chain(ports).collect();
+                self.fabric.follow(&interfaces);
                 any_removed
             }
             Interfaces::Fixed(interfaces) => devices.refresh(self, interfaces),
@@ -412,6 +417,16 @@ impl Inner {
     /// The devices present when the interfaces were last looked at.
     pub(crate) fn present_devices(&self) -> Vec<Arc<Device>> {
         self.devices.lock().present()
+    }
+
+    /// Tells the other processes of the host which devices are open here.
+    pub(crate) fn announce(&self) {
+        let Some(registry) = self.registry() else { return };
+        let mut open = self.devices.lock().open();
+        open.sort_unstable();
+        let watches = self.fabric.is_watching();
+        let only_watches = watches && self.qps.read().len() == 0;
+        registry.announce(&Presence { open, all: false, watches, only_watches });
     }
 
     /// A number that nobody can guess; in a simulation the same in every run.

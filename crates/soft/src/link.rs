@@ -115,7 +115,7 @@ impl Sockets {
 }
 
 /// A socket with one of our source ports.
-fn socket(family: Family, seed: u16) -> io::Result<TxSocket> {
+pub(crate) fn socket(family: Family, seed: u16) -> io::Result<TxSocket> {
     let span = SOURCE_PORTS.end - SOURCE_PORTS.start;
     for attempt in 0..64u16 {
         let hint = SOURCE_PORTS.start

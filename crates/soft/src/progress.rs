@@ -18,6 +18,7 @@ use ironverbs_wire::mad::{GSI_QPN, mad_of};
 use ironverbs_wire::{Gid, ICRC_LEN, Packet, Path, ib, peek_dest_qpn};
 
 use crate::cm::{self, Came};
+use crate::fabric;
 use crate::host::{AT_EXIT, Clock, Inner};
 use crate::link::max_ident;
 use crate::multicast;
@@ -241,6 +242,10 @@ impl Inner {
         while let Some((deadline, qpn)) = self.timers.pop(now) {
             if qpn == cm::TIMER {
                 self.cm.timeout(self, now);
+                continue;
+            }
+            if qpn == fabric::TIMER {
+                self.fabric.timeout(self, now);
                 continue;
             }
             let qp = self.qps.read().get(qpn);
@@ -780,6 +785,7 @@ impl Worker {
                 TOKEN_MONITOR if self.monitor.drain().unwrap_or(true) => {
                     let _ = host.follow_interfaces();
                     host.cm.look_for_removals();
+                    host.fabric.look(host);
                 }
                 TOKEN_REGISTRY => self.serve_registry(host),
                 TOKEN_MANAGEMENT => host.take_management(&mut self.batch.borrow_mut()),
@@ -794,5 +800,6 @@ impl Worker {
         };
         registry.service(&mut |path, src_port, packet| host.take_packet(path, src_port, packet));
         host.cm.mourn(host, &registry.take_dead());
+        host.fabric.look(host);
     }
 }

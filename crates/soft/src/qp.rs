@@ -212,6 +212,7 @@ impl Qp {
             }),
         });
         host.qps.write().insert(&qp);
+        host.fabric.qps_changed(host);
         if let Some(board) = host.board() {
             board.begin(&qp.facts(&qp.state.lock()));
         }
@@ -720,6 +721,7 @@ impl Qp {
         self.identity.retire()?;
         self.detach_all_mcast();
         host.qps.write().remove(self.qpn, host.now());
+        host.fabric.qps_changed(host);
         {
             let mut state = self.state.lock();
             self.settle_debts(&mut state, host.now());

@@ -65,6 +65,20 @@ impl EventFd {
         }
     }
 
+    /// Waits until there is a signal, at most for `timeout`, and leaves it; whether there is one.
+    ///
+    /// # Errors
+    /// `Interrupted` when a signal handler ran meanwhile; otherwise as poll(2).
+    pub fn wait_for(&self, timeout: Duration) -> io::Result<bool> {
+        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let timeout = timeout.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(c_int::MAX);
+        // SAFETY: one pollfd, alive during the call.
+        match unsafe { libc::poll(&mut poll, 1, timeout) } {
+            ready if ready >= 0 => Ok(ready > 0),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// Takes signals if there are any, else `None`; never blocks, whatever the `O_NONBLOCK` flag.
     ///
     /// # Errors

@@ -17,9 +17,11 @@ mod control;
 mod rx;
 mod sockopt;
 mod tx;
+mod unreached;
 
 pub use rx::{Backlog, BindOptions, Datagram, RxBatch, RxSocket};
 pub use tx::{Family, Transmit, TxSocket};
+pub use unreached::Unreached;
 
 /// Segments that one send may be split into (`UDP_MAX_SEGMENTS` of the oldest kernels with GSO).
 pub const MAX_SEGMENTS: usize = 64;

@@ -300,3 +300,27 @@ fn what_does_not_fit_is_counted() {
     assert!(after.used > 0, "{after:?}");
     assert_eq!(after.limit, before.limit);
 }
+
+#[test]
+fn a_port_that_nobody_has_is_told_of() {
+    for (family, ip) in [(Family::V4, "127.0.0.1"), (Family::V6, "::1")] {
+        // Free a moment ago, and of a number that the system gives to nobody else soon.
+        let free = UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap().port();
+        let socket = TxSocket::bind(family, 0).unwrap();
+        socket.keep_unreached().unwrap();
+        assert_eq!(socket.next_unreached().unwrap(), None);
+        let dst: Gid = ip.parse().unwrap();
+        let path = Path { dst, ..Path::default() };
+        socket.send(&path, free, &[0; 16], None).unwrap();
+        let start = Instant::now();
+        let unreached = loop {
+            if let Some(unreached) = socket.next_unreached().unwrap() {
+                break unreached;
+            }
+            assert!(start.elapsed() < WATCHDOG, "nothing comes back");
+            std::thread::yield_now();
+        };
+        assert_eq!(unreached.dst, dst);
+        assert_eq!(unreached.errno, ironverbs_sys::errno::ECONNREFUSED);
+    }
+}

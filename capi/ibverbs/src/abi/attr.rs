@@ -314,6 +314,13 @@ pub(crate) struct ibv_ece {
     pub(crate) comp_mask: u32,
 }
 
+/// Aligned as its other form, two 64-bit numbers.
+#[repr(C, align(8))]
+#[derive(Copy, Clone)]
+pub(crate) struct ibv_gid {
+    pub(crate) raw: [u8; 16],
+}
+
 /// `element` is a union of pointers and the port number.
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -329,6 +336,8 @@ pub(crate) union ibv_async_element {
     pub(crate) qp: *mut ibv_qp,
     pub(crate) srq: *mut ibv_srq,
     pub(crate) port_num: c_int,
+    /// Of the events of `subnet`.
+    pub(crate) gid: *mut ibv_gid,
 }
 
 #[repr(C)]

@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn get_async_event(
                         let old = known::<ibv_qp_1_0>((*event.element.qp).qp_context)?;
                         event.element.qp = old.cast();
                     }
-                    events::Source::Other => {}
+                    events::Source::Gid | events::Source::Other => {}
                 }
             }
             Ok(status)
@@ -94,7 +94,7 @@ pub(crate) unsafe extern "C" fn ack_async_event(event: *const ibv_async_event) {
                 events::Source::Qp => {
                     today.element.qp = real(event.element.qp.cast::<ibv_qp_1_0>())?;
                 }
-                events::Source::Other => {}
+                events::Source::Gid | events::Source::Other => {}
             }
             events::ack_async_event(&raw const today);
         }

@@ -6,5 +6,6 @@ mod connections;
 mod endings;
 mod hostile;
 mod messages;
+mod probe;
 mod resolution;
 mod support;

@@ -69,8 +69,9 @@ impl Session<'_> {
     fn is_early(&self, path: &Path, mad: &Mad) -> bool {
         let Some(registry) = self.host.registry() else { return false };
         match destination(mad) {
+            // What no port space has, nobody is about to listen for.
             Destination::ServiceId(ServiceId(service)) => {
-                registry.listener(service, &path.dst).is_none()
+                u32::try_from(service).is_ok() && registry.listener(service, &path.dst).is_none()
             }
             _ => false,
         }

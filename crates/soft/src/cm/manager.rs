@@ -24,7 +24,7 @@ use crate::registry::{Registry, Tenancy};
 pub(crate) const TIMER: u32 = 1;
 
 /// Bits of a communication ID that name the process.
-pub(super) const SLOT_BITS: u8 = 10;
+pub(crate) const SLOT_BITS: u8 = 10;
 
 /// Resolutions of datagram services, and of connections, that may be under way at once.
 const REQUESTS: usize = 1 << 12;
@@ -114,6 +114,9 @@ impl Manager {
 
     /// A MAD that QP1 has received.
     pub(crate) fn receive(&self, host: &Inner, path: &Path, pkey: u16, mad: &Mad) {
+        if host.fabric.receive(host, path, mad) {
+            return;
+        }
         let mut session = self.session(host);
         session.take(path, pkey, mad);
         session.run();

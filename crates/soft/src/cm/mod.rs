@@ -28,6 +28,6 @@ pub use channel::EventChannel;
 pub use error::CmError;
 pub use event::{CmEvent, CmEventKind, EventParam};
 pub use id::{CmId, Options};
-pub(crate) use manager::{Manager, TIMER};
+pub(crate) use manager::{Manager, SLOT_BITS, TIMER};
 pub use params::{ConnParam, Ece, McJoin, PathRecord, PortSpace, Route, UdParam, private_data};
 pub(crate) use wire::{Came, is_ours};

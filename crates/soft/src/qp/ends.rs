@@ -82,6 +82,11 @@ impl Qp {
         }
     }
 
+    /// How packets go to its peer, if it is connected.
+    pub(crate) fn peer_path(&self) -> Option<ironverbs_wire::Path> {
+        self.state.lock().transport.peer().map(|(path, _)| *path)
+    }
+
     /// Tells others all there is to tell.
     pub(super) fn publish(&self, state: &State) {
         if let Some(board) = self.host().board() {

@@ -37,7 +37,10 @@ impl Registry {
                 table.set_joined(slot, at, None);
                 Err(e)
             }
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.wake_watchers();
+                Ok(())
+            }
         }
     }
 
@@ -88,6 +91,7 @@ impl Registry {
         for at in 0..GROUPS_PER_SLOT {
             if member.group.table.joined(member.seat.slot, at) == Some((*group, ifindex)) {
                 member.leave_joined(at);
+                self.wake_watchers();
             }
         }
     }

@@ -33,6 +33,7 @@ mod names;
 mod observe;
 mod peers;
 mod ports;
+mod presence;
 mod seat;
 mod service;
 mod table;
@@ -59,8 +60,10 @@ use names::Names;
 pub use observe::{Observer, users};
 pub(crate) use peers::{Peer, Tenancy, ding};
 pub(crate) use ports::Claim;
+pub(crate) use presence::Neighbour;
 pub(crate) use service::Membership;
 use table::Identity;
+pub(crate) use table::Presence;
 
 /// Slots of a group: processes that can be members at once.
 pub const SLOTS: u16 = 1024;
@@ -341,6 +344,7 @@ impl Drop for Registry {
         if self.fork.is_child() {
             return;
         }
+        self.announce(&Presence::default());
         // SAFETY: taken here only, and `self.member` is not used after.
         let member = unsafe { ManuallyDrop::take(&mut self.member) };
         member.leave();

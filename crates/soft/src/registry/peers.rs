@@ -152,15 +152,15 @@ impl Membership {
 /// Processes whose death somebody wants to hear of, apart from those at the other ends of lanes.
 #[derive(Debug, Default)]
 pub(super) struct Wake {
-    watched: Mutex<HashMap<(u16, u32), Watched>>,
+    pub(super) watched: Mutex<HashMap<(u16, u32), Watched>>,
     dead: Mutex<Vec<Tenancy>>,
 }
 
 #[derive(Debug)]
-struct Watched {
+pub(super) struct Watched {
     // First, so that it is gone before the descriptor is closed.
-    _closed_on_fork: ClosedOnFork,
-    pidfd: PidFd,
+    pub(super) _closed_on_fork: ClosedOnFork,
+    pub(super) pidfd: PidFd,
 }
 
 /// Names a process: its slot, and which of the slot's tenants it is.

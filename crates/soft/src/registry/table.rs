@@ -18,7 +18,7 @@ use super::ports::{Claim, Entry};
 use super::{BLOCKS_PER_SLOT, JoinError, SLOTS};
 
 /// Changes with every change of the table, the vault or a message between members.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ironverb");
 
@@ -60,8 +60,18 @@ mod slot {
     pub(super) const BLOCKS: usize = 32;
     pub(super) const TENURE: usize = 36;
     pub(super) const LANES: usize = 40;
+    pub(super) const PRESENCE: usize = 44;
     pub(super) const RESTING: usize = 64;
+    pub(super) const OPEN: usize = 96;
 }
+
+/// Flags of a slot's presence.
+const WATCHES: u32 = 1;
+const ONLY_WATCHES: u32 = 2;
+const ALL_OPEN: u32 = 4;
+
+/// Interfaces that a slot has room to name.
+const OPEN: usize = 8;
 
 const FIRST_SLOT: usize = 4096;
 const SLOT_SIZE: usize = 128;
@@ -76,7 +86,8 @@ const FIRST_PORT: usize = FIRST_GROUP + SLOTS as usize * GROUPS_PER_SLOT * GROUP
 const PORT_SIZE: usize = 40;
 const SIZE: usize = FIRST_PORT + PORTS * PORT_SIZE;
 const _: () = assert!(header::LOCK + robust::SIZE <= FIRST_SLOT);
-const _: () = assert!(slot::RESTING + 8 * BLOCKS_PER_SLOT as usize <= SLOT_SIZE);
+const _: () = assert!(slot::RESTING + 8 * BLOCKS_PER_SLOT as usize <= slot::OPEN);
+const _: () = assert!(slot::OPEN + 4 * OPEN <= SLOT_SIZE);
 
 const FREE: u32 = 0;
 const LIVE: u32 = 1;
@@ -117,6 +128,26 @@ pub(super) struct Tenant {
     pub(super) blocks: u32,
     /// Whether it takes lanes.
     pub(super) lanes: bool,
+}
+
+/// What a process has open, and whether it wants to hear of the others.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Presence {
+    /// The interfaces of the devices it has open, sorted.
+    pub(crate) open: Vec<u32>,
+    /// More of them than can be told.
+    pub(crate) all: bool,
+    /// It wants to be woken when others come and go.
+    pub(crate) watches: bool,
+    /// It does that alone: there is nothing that peers could talk to.
+    pub(crate) only_watches: bool,
+}
+
+impl Presence {
+    /// Whether peers may be served by it on that interface.
+    pub(crate) fn serves(&self, ifindex: u32) -> bool {
+        !self.only_watches && (self.all || self.open.contains(&ifindex))
+    }
 }
 
 #[derive(Debug)]
@@ -238,6 +269,7 @@ impl Table {
         self.long(at + slot::NAMESPACES).store(identity.namespaces, Ordering::Relaxed);
         self.word(at + slot::TENURE).fetch_add(1, Ordering::Relaxed);
         self.word(at + slot::LANES).store(0, Ordering::Relaxed);
+        self.set_presence(slot, &Presence::default());
         // SYNC POINT: with the load in `tenant`.
         self.word(at + slot::STATE).store(LIVE, Ordering::Release);
     }
@@ -246,6 +278,36 @@ impl Table {
     pub(super) fn take_lanes(&self, slot: u16) {
         let Some(at) = place(slot) else { return };
         self.word(at + slot::LANES).store(1, Ordering::Relaxed);
+    }
+
+    /// What the slot's tenant has open, as it told last; it may be telling at this moment.
+    pub(super) fn presence(&self, slot: u16) -> Presence {
+        let Some(at) = place(slot) else { return Presence::default() };
+        // SYNC POINT: with the store in `set_presence`.
+        let flags = self.word(at + slot::PRESENCE).load(Ordering::Acquire);
+        let open = (0..OPEN).map(|n| self.word(open(at, n)).load(Ordering::Relaxed));
+        Presence {
+            open: open.filter(|ifindex| *ifindex != 0).collect(),
+            all: flags & ALL_OPEN != 0,
+            watches: flags & WATCHES != 0,
+            only_watches: flags & ONLY_WATCHES != 0,
+        }
+    }
+
+    /// Only by the slot's tenant.
+    pub(super) fn set_presence(&self, slot: u16, presence: &Presence) {
+        let Some(at) = place(slot) else { return };
+        let all = presence.all || presence.open.len() > OPEN;
+        for n in 0..OPEN {
+            let ifindex = presence.open.get(n).copied().unwrap_or_default();
+            self.word(open(at, n)).store(ifindex, Ordering::Relaxed);
+        }
+        let flag = |set: bool, flag| if set { flag } else { 0 };
+        let flags = flag(presence.watches, WATCHES)
+            | flag(presence.only_watches, ONLY_WATCHES)
+            | flag(all, ALL_OPEN);
+        // SYNC POINT: with the load in `presence`.
+        self.word(at + slot::PRESENCE).store(flags, Ordering::Release);
     }
 
     /// Frees a slot and its blocks. By its tenant, or under the lock after the tenant's death.
@@ -367,6 +429,11 @@ fn port_place(at: usize) -> Option<usize> {
 fn group(slot: u16, at: usize) -> Option<usize> {
     let entry = usize::from(slot) * GROUPS_PER_SLOT + at;
     (slot < SLOTS && at < GROUPS_PER_SLOT).then(|| FIRST_GROUP + entry * GROUP_SIZE)
+}
+
+/// Where the slot names the interface of an open device.
+fn open(slot_at: usize, n: usize) -> usize {
+    slot_at + slot::OPEN + 4 * n
 }
 
 /// Where it stands when a block was released.

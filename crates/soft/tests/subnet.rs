@@ -1,0 +1,226 @@
+//! Two hosts with a cable between them, each a network namespace: who is reachable, who comes, who goes. Needs root and
+//! iproute2; without them these tests fail and say so.
+
+mod child;
+
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use child::{WATCHDOG, say};
+use ironverbs_soft::*;
+
+/// In a run of this program inside: the other host's namespace.
+const INSIDE: &str = "IN_NAMESPACE_BESIDE";
+
+const HERE: &str = "10.78.0.1";
+const THERE: &str = "10.78.0.2";
+const THERE6: &str = "fd78::2";
+
+struct Namespace(String);
+
+impl Namespace {
+    fn new(name: String) -> Namespace {
+        ip(&format!("netns add {name}"));
+        ip(&format!("-n {name} link set lo up"));
+        Namespace(name)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).output();
+    }
+}
+
+fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split_whitespace()).output();
+    let output = output.expect("needs `ip` of iproute2");
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "ip {arguments} (needs root): {why}");
+}
+
+/// Runs `body` on one of two hosts; it is given the name of the other.
+fn beside(test: &str, body: impl FnOnce(&str)) {
+    if let Ok(other) = std::env::var(INSIDE) {
+        return body(&other);
+    }
+    let name = |end| format!("ironverbs-subnet-{}-{test}-{end}", std::process::id());
+    let [a, b] = ["a", "b"].map(|end| Namespace::new(name(end)));
+    ip(&format!("-n {} link add v type veth peer name v netns {}", a.0, b.0));
+    for (end, v4, v6) in [(&a.0, HERE, "fd78::1"), (&b.0, THERE, THERE6)] {
+        ip(&format!("-n {end} link set v addrgenmode none"));
+        ip(&format!("-n {end} address add {v4}/24 dev v"));
+        ip(&format!("-n {end} address add {v6}/64 dev v nodad"));
+        ip(&format!("-n {end} link set v up"));
+    }
+    let mut child = inside(&a.0, test, INSIDE, &b.0);
+    let output = child.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+/// This program in a namespace.
+fn inside(namespace: &str, test: &str, variable: &str, value: &str) -> Command {
+    let mut command = Command::new("ip");
+    command
+        .args(["netns", "exec", namespace])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(variable, value);
+    command
+}
+
+/// A process of the other host that has its device open. Killed when dropped.
+struct Peer(std::process::Child);
+
+const ROLE: &str = "IRONVERBS_SUBNET_PEER";
+
+impl Peer {
+    fn start(namespace: &str) -> Peer {
+        let mut command = inside(namespace, "peer_process", ROLE, "1");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = std::io::BufReader::new(child.stdout.take().unwrap());
+        let ready = std::io::BufRead::lines(lines).map_while(Result::ok);
+        assert!(ready.into_iter().any(|line| line.contains("@open")), "the peer does not start");
+        Peer(child)
+    }
+
+    fn kill(mut self) -> Instant {
+        let at = Instant::now();
+        self.0.kill().unwrap();
+        at
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn peer_process() {
+    if std::env::var(ROLE).is_ok() {
+        let _context = open();
+        say("open");
+        let _ = std::io::stdin().read_line(&mut String::new());
+    }
+}
+
+fn open() -> Arc<Context> {
+    let host = Host::start(Config::default()).unwrap();
+    let start = Instant::now();
+    // An interface that was just set up passes packets a moment later.
+    let device = loop {
+        let devices = host.devices().unwrap();
+        if let Some(device) = devices.into_iter().find(|device| device.interface() == "v") {
+            break device;
+        }
+        assert!(start.elapsed() < WATCHDOG, "v does not come up");
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let context = device.open().unwrap();
+    // SAFETY: the context holds the descriptor for the length of the call.
+    let fd = unsafe { BorrowedFd::borrow_raw(context.async_fd()) };
+    UnixStream::from(fd.try_clone_to_owned().unwrap()).set_nonblocking(true).unwrap();
+    context
+}
+
+/// Waits for an event of a GID; what comes before it for the same GID is a failure.
+#[track_caller]
+fn event(context: &Context, kind: EventKind, gid: Gid) -> Instant {
+    let start = Instant::now();
+    loop {
+        match context.next_async_event() {
+            Ok(AsyncEvent { kind: is, source: EventSource::Gid(of) }) if of == gid => {
+                assert_eq!(is, kind);
+                return Instant::now();
+            }
+            Ok(_) => {}
+            Err(_) => std::thread::sleep(Duration::from_micros(200)),
+        }
+        assert!(start.elapsed() < WATCHDOG, "no {kind:?} of {gid}");
+    }
+}
+
+#[track_caller]
+fn unreachable(context: &Context, gid: Gid) {
+    let answer = context.gid_reachable(0, &gid, Some(Duration::from_millis(300)));
+    assert!(matches!(answer, Err(ReachError::NoPath { .. })), "{answer:?}");
+}
+
+fn gid(text: &str) -> Gid {
+    text.parse().unwrap()
+}
+
+#[test]
+fn another_host_comes_and_goes() {
+    beside("another_host_comes_and_goes", |other| {
+        let context = open();
+        let (there, there6) = (gid(THERE), gid(THERE6));
+        unreachable(&context, there);
+        unreachable(&context, gid("10.78.0.9"));
+        unreachable(&context, gid("192.0.2.1"));
+        let both = SmRegistration::new(SmEvents::UGID, &[there, there6]).unwrap();
+        context.register_sm_events(both.clone()).unwrap();
+        for round in 0..3 {
+            let peer = Peer::start(other);
+            event(&context, EventKind::GidAvail, there);
+            context.gid_reachable(1, &there, None).unwrap();
+            context.gid_reachable(0, &there6, None).unwrap();
+            let killed = peer.kill();
+            let told = event(&context, EventKind::GidUnavail, there);
+            eprintln!("round {round}: told {:?} after the kill", told - killed);
+            unreachable(&context, there);
+            unreachable(&context, there6);
+        }
+        let _peer = Peer::start(other);
+        event(&context, EventKind::GidAvail, there);
+        // A host that goes without a word.
+        ip(&format!("-n {other} link set v down"));
+        event(&context, EventKind::GidUnavail, there);
+        ip(&format!("-n {other} link set v up"));
+        // IPv6 addresses go with the link.
+        ip(&format!("-n {other} address add {THERE6}/64 dev v nodad"));
+        event(&context, EventKind::GidAvail, there);
+        context.gid_reachable(0, &there, None).unwrap();
+        // An address that is taken away from a host that stays.
+        ip(&format!("-n {other} address del {THERE}/24 dev v"));
+        event(&context, EventKind::GidUnavail, there);
+        unreachable(&context, there);
+        context.gid_reachable(0, &there6, None).unwrap();
+        context.unregister_sm_events(&both).unwrap();
+        assert!(context.unregister_sm_events(&both).is_err());
+    });
+}
+
+#[test]
+fn addresses_of_this_host_come_and_go() {
+    beside("addresses_of_this_host_come_and_go", |_| {
+        let context = open();
+        let all = SmRegistration::new(SmEvents::UGID_ALL, &[]).unwrap();
+        context.register_sm_events(all).unwrap();
+        let fresh = gid("10.78.7.7");
+        unreachable(&context, fresh);
+        ip("address add 10.78.7.7/24 dev v");
+        event(&context, EventKind::GidAvail, fresh);
+        context.gid_reachable(1, &fresh, None).unwrap();
+        ip("address del 10.78.7.7/24 dev v");
+        event(&context, EventKind::GidUnavail, fresh);
+        unreachable(&context, fresh);
+        ip("link set v down");
+        event(&context, EventKind::GidUnavail, gid(HERE));
+        unreachable(&context, gid(HERE));
+        unreachable(&context, gid(THERE));
+        ip("link set v up");
+        event(&context, EventKind::GidAvail, gid(HERE));
+        ip("link del v");
+        event(&context, EventKind::GidUnavail, gid(HERE));
+        unreachable(&context, gid(HERE));
+    });
+}
