@@ -110,7 +110,7 @@ pub struct Request {
     pub transport: Transport,
     /// The peer's QP.
     pub remote_qpn: u32,
-    /// First PSN the peer's QP sends.
+    /// The PSN that the local QP is to start with, as its peer asks (kernel rxe's captures show whose it is).
     pub starting_psn: u32,
     /// READs and atomics that the peer's QP would issue at a time: what the local QP may have to
     /// serve.
@@ -156,7 +156,7 @@ pub struct Reply {
     pub remote_ca_guid: u64,
     /// The peer's QP.
     pub remote_qpn: u32,
-    /// First PSN the peer's QP sends.
+    /// The PSN that the local QP is to start with, as its peer asks (kernel rxe's captures show whose it is).
     pub starting_psn: u32,
     /// READs and atomics that the peer's QP issues at a time: what the local QP may have to serve.
     pub responder_resources: u8,

@@ -57,7 +57,7 @@ pub struct Connect<'a> {
     pub qpn: u32,
     /// The kind of QP.
     pub transport: Transport,
-    /// First PSN the local QP sends.
+    /// The PSN that the peer's QP is to start with: the first that the local QP expects.
     pub starting_psn: u32,
     /// READs and atomics that the local QP serves at a time.
     pub responder_resources: u8,
@@ -133,7 +133,7 @@ pub struct Accept<'a> {
     pub ca_guid: u64,
     /// The local QP.
     pub qpn: u32,
-    /// First PSN the local QP sends.
+    /// The PSN that the peer's QP is to start with: the first that the local QP expects.
     pub starting_psn: u32,
     /// READs and atomics that the local QP serves at a time.
     pub responder_resources: u8,

@@ -25,7 +25,9 @@ const ACK_TIMEOUT: u8 = 18;
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Link {
     pub(super) dest_qpn: u32,
+    /// The PSN this side has asked the peer to start with.
     pub(super) rq_psn: u32,
+    /// The PSN the peer has asked this side to start with.
     pub(super) sq_psn: u32,
     /// READs and atomics of the peer that are held.
     pub(super) responder_resources: u8,
@@ -78,7 +80,7 @@ impl CmId {
             let connect = Connect {
                 ip: Some(ip),
                 transport: transport(self.qp_type()),
-                starting_psn: link.sq_psn,
+                starting_psn: link.rq_psn,
                 responder_resources: link.responder_resources,
                 initiator_depth: link.initiator_depth,
                 flow_control: param.flow_control,
@@ -108,8 +110,8 @@ impl CmId {
         let route = state.route.ok_or_else(|| state.phase.refuses("connect"))?;
         Ok(Link {
             dest_qpn: 0,
-            rq_psn: 0,
-            sq_psn: psn,
+            rq_psn: psn,
+            sq_psn: 0,
             responder_resources: depth("responder_resources", param.responder_resources)?,
             initiator_depth: depth("initiator_depth", param.initiator_depth)?,
             retry_count: param.retry_count.min(7),
@@ -168,7 +170,7 @@ impl CmId {
         let (qpn, srq) = numbers(&state, param);
         let guid = state.place.as_ref().map_or(0, |place| place.device.guid());
         let accept = Accept {
-            starting_psn: link.sq_psn,
+            starting_psn: link.rq_psn,
             responder_resources: link.responder_resources,
             initiator_depth: link.initiator_depth,
             flow_control: param.is_some_and(|param| param.flow_control),

@@ -139,8 +139,8 @@ impl Session<'_> {
             state.route = Some(Route { path, gid_index: place.gid_index, port_num: 1 });
             state.link = Some(Link {
                 dest_qpn: request.remote_qpn,
-                rq_psn: request.starting_psn,
-                sq_psn: psn,
+                rq_psn: psn,
+                sq_psn: request.starting_psn,
                 responder_resources: request.responder_resources,
                 initiator_depth: request.initiator_depth,
                 retry_count: request.retry_count,
@@ -252,7 +252,7 @@ impl Session<'_> {
             state.peer_ece = ece;
             if let Some(link) = &mut state.link {
                 link.dest_qpn = reply.remote_qpn;
-                link.rq_psn = reply.starting_psn;
+                link.sq_psn = reply.starting_psn;
                 link.responder_resources = reply.responder_resources.min(link.responder_resources);
                 link.initiator_depth = reply.initiator_depth.min(link.initiator_depth);
                 link.rnr_retry_count = reply.rnr_retry_count;

@@ -82,7 +82,7 @@ pub struct Req {
     pub transport: Transport,
     /// The sender's QP counts the receiver's receives.
     pub end_to_end_flow_control: bool,
-    /// First PSN that the sender sends, 24 bits.
+    /// The PSN that the receiver of this message is to start with, 24 bits (IBA 12.6.5, 12.6.9).
     pub starting_psn: u32,
     /// Time within which the sender answers, 4.096 us * 2^n, 5 bits.
     pub local_cm_response_timeout: u8,
@@ -311,7 +311,7 @@ pub struct Rep {
     pub local_qpn: u32,
     /// End-to-end context, 24 bits; for an extended reliable connection the sender's QP.
     pub local_eecn: u32,
-    /// First PSN that the sender sends, 24 bits.
+    /// The PSN that the receiver of this message is to start with, 24 bits (IBA 12.6.5, 12.6.9).
     pub starting_psn: u32,
     /// READs and atomics that the sender's QP serves at a time.
     pub responder_resources: u8,
