@@ -1,67 +1,52 @@
 #!/bin/bash
 # Runs in the guest of vm/run: our device in namespace `peer` against the kernel's rxe1, each side as server and as client.
 #
-#   interop.sh STAGE [DIRECT]
+#   interop.sh STAGE EXCHANGE [--direct] [GROUP]...
+#   interop.sh --list [GROUP]...
 #
-# Prints `ok NAME` or `FAILED NAME: WHY` per case. With a second argument both sides are the kernel's, in the initial
-# namespace: that shows whether the harness and the kernel are right.
+# STAGE is what `cargo xtask stage` makes, EXCHANGE the program of tests/exchange.c. Prints `ok NAME` or
+# `FAILED NAME: WHY` per case; --list the names only, anywhere. Groups: pingpong, verbs, cm, multicast and, only when named,
+# faults, perftest, matrix (all of perftest) and repeat (exchanges under loss, 50 times). With --direct both sides are the
+# kernel's, in the initial namespace: that shows whether the harness and the kernel are right (netem has no effect there: the
+# kernel does not let such packets out).
+#
+# Under loss only programs take part that tell each other, by TCP, that they are through before they take their queue pairs
+# down. ibv_rc_pingpong does not: whoever is through first leaves while its last acknowledgement may be lost, and then no one
+# answers the other's retransmissions. By the IBA that ends in RETRY_EXC_ERR; kernel rxe takes a retry_cnt of 7, which
+# these programs ask for, as "for ever" (a capture shows it retransmit every 68 ms until killed; so it does to itself when
+# its peer is killed).
 set -u
-stage=$1 direct=${2-}
+groups=" pingpong verbs cm multicast "
+stage=${1-} exchange=${2-} direct= list=
+if [[ $stage == --list ]]; then list=1; shift; else shift 2; fi
+[[ ${1-} == --direct ]] && { direct=1; shift; }
+(($#)) && groups=" $* "
 port=18515
-logs=$(mktemp -d)
+[[ $list ]] || logs=$(mktemp -d)
+export stage direct exchange
 
 ours() {
   if [[ $direct ]]; then "$@"; else ip netns exec peer "$stage/bin/ironverbs" run -- "$@"; fi
 }
 kernels() { "$@"; }
+export -f ours kernels
 
-# index SIDE GID: where the GID stands in that side's table. The kernel's device is named: rxe1 is not its first.
-index() {
-  local device=()
-  [[ $1 == kernels || $direct ]] && device=(-d rxe1)
-  "$1" ibv_devinfo "${device[@]}" -v | sed -n "s/.*GID\[ *\([0-9]*\)\]:[[:space:]]*$2\(,.*\)\?$/\1/p" | head -n 1
-}
+declare -A address=([kernels-v4]=10.79.0.1 [kernels-v6]=fd79::1 [ours-v4]=10.79.0.2 [ours-v6]=fd79::2)
+[[ $direct ]] && address[ours-v4]=10.79.0.1 address[ours-v6]=fd79::1
+# The kernel's device is named: rxe1 is not its first.
+declare -A device=([kernels]="-d rxe1" [ours]="${direct:+-d rxe1}")
+multicast=239.77.1.1
+declare -A mapped=([v4]=::ffff: [v6]=) gid
 
-listening() {
-  if [[ $1 == ours && ! $direct ]]; then ip netns exec peer ss -Hltn "sport = :$port"; else ss -Hltn "sport = :$port"; fi
-}
-
-# pair NAME SERVER-SIDE CLIENT-SIDE FAMILY KIND ROUNDS
-pair() {
-  local name=$1 server=$2 client=$3 family=$4 kind=$5 rounds=$6
-  local host size=4096 side program
-  local -A gid device=([kernels]="-d rxe1" [ours]="${direct:+-d rxe1}")
-  [[ $kind == ud ]] && size=1024
-  for side in ours kernels; do
-    gid[$side]=${index[$side-$family]-}
-    [[ ${gid[$side]} ]] || { echo "FAILED $name: $side has no GID for $family"; return; }
+# Where the GIDs stand in each side's table.
+[[ $list ]] || for side in ours kernels; do
+  table=$($side ibv_devinfo ${device[$side]} -v)
+  for family in v4 v6; do
+    wanted=${mapped[$family]}${address[$side-$family]}
+    gid[$side-$family]=$(sed -n "s/.*GID\[ *\([0-9]*\)\]:[[:space:]]*$wanted\(,.*\)\?$/\1/p" <<<"$table" | head -n 1)
+    [[ ${gid[$side-$family]} ]] || echo "interop: $side has no GID for $family"
   done
-  # The servers listen on IPv4 only; the GIDs alone say how the data goes.
-  host=${address[$server-v4]}
-  program="ibv_${kind}_pingpong -s $size -n $rounds -c -p $port"
-  timeout -s KILL 90 bash -c "$(declare -f ours kernels); stage='$stage' direct='$direct'; \
-    $server $program ${device[$server]} -g ${gid[$server]}" >"$logs/$name.server" 2>&1 &
-  local pid=$! look
-  for look in {1..300}; do
-    [[ $(listening "$server") ]] && break
-    kill -0 $pid 2>/dev/null || break
-    sleep 0.1
-  done
-  timeout -s KILL 90 bash -c "$(declare -f ours kernels); stage='$stage' direct='$direct'; \
-    $client $program ${device[$client]} -g ${gid[$client]} $host" >"$logs/$name.client" 2>&1
-  local client_status=$? server_status
-  # A client that failed leaves a server that waits for ever.
-  ((client_status)) && { sleep 2; kill -KILL -- $(descendants $pid) 2>/dev/null; }
-  wait $pid 2>/dev/null
-  server_status=$?
-  if ((client_status == 0 && server_status == 0)); then
-    echo "ok $name"
-  else
-    echo "FAILED $name: server ($server) exit status $server_status, client ($client) exit status $client_status"
-    grep -hv ' address: ' "$logs/$name.server" | sed "s/^/  server: /" | tail -n 12
-    grep -hv ' address: ' "$logs/$name.client" | sed "s/^/  client: /" | tail -n 12
-  fi
-}
+done
 
 descendants() {
   echo "$1"
@@ -69,28 +54,191 @@ descendants() {
   for child in $(cat "/proc/$1/task/$1/children" 2>/dev/null); do descendants "$child"; done
 }
 
-declare -A address=([kernels-v4]=10.79.0.1 [kernels-v6]=fd79::1 [ours-v4]=10.79.0.2 [ours-v6]=fd79::2)
-[[ $direct ]] && address[ours-v4]=10.79.0.1 address[ours-v6]=fd79::1
-declare -A index
-for side in ours kernels; do
-  index[$side-v4]=$(index $side "::ffff:${address[$side-v4]}")
-  index[$side-v6]=$(index $side "${address[$side-v6]}")
-done
+# Whether the server on that side is ready for clients, by what its program leaves to see.
+ready() { # SIDE PROGRAM LOG
+  local space=() port=$port
+  [[ $1 == ours && ! $direct ]] && space=(ip netns exec peer)
+  case $2 in
+    *ibv_* | *exchange*) [[ $("${space[@]}" ss -Hltn "sport = :$port") ]] ;;
+    *ib_*" -R"*) grep -q "Waiting for client to connect" "$3" && sleep 1 ;;
+    *ib_*) [[ $("${space[@]}" ss -Hltn "sport = :$port") ]] ;;
+    *mckey*) grep -q "receiving data transfers" "$3" && sleep 0.5 ;;
+    *) sleep 1 ;; # Its client is refused, and tries again.
+  esac
+}
 
-everything() { # SUFFIX ROUNDS KIND...
-  local suffix=$1 rounds=$2 family kind
+run() { # SIDE LIMIT WORD...
+  local side=$1 limit=$2
   shift 2
+  timeout -s KILL "$limit" bash -c "$side stdbuf -oL $*"
+}
+
+# pair NAME SERVER-SIDE CLIENT-SIDE LIMIT SERVER CLIENT [told]: `told` servers do not end by themselves.
+pair() {
+  local name=$1 server=$2 client=$3 limit=$4 told=${7-} status=0 server_status=0 look began=$SECONDS
+  local log="$logs/${name//\//-}"
+  run "$server" $((limit + 30)) "$5" >"$log.server" 2>&1 &
+  local pid=$!
+  for look in {1..300}; do
+    ready "$server" "$5" "$log.server" && break
+    kill -0 $pid 2>/dev/null || break
+    sleep 0.1
+  done
+  for look in {1..20}; do
+    run "$client" "$limit" "$6" >"$log.client" 2>&1
+    status=$?
+    # Only who is refused before anything else happened came too early.
+    ((status)) && [[ $5 != *ib* ]] && grep -qE "REJECTED|UNREACHABLE|refused" "$log.client" && kill -0 $pid 2>/dev/null || break
+    sleep 0.5
+  done
+  # A client that failed leaves a server that waits for ever.
+  ((status)) && sleep 2
+  [[ $told ]] || ((status)) && kill -KILL $(descendants $pid) 2>/dev/null
+  wait $pid 2>/dev/null
+  server_status=$?
+  [[ $told ]] && server_status=0
+  if ((status == 0 && server_status == 0)); then
+    echo "ok $name"
+  else
+    echo "FAILED $name: server ($server) exit status $server_status, client ($client) exit status $status"
+    grep -v ' address: ' "$log.server" | sed "s/^/  server: /" | tail -n 12
+    grep -v ' address: ' "$log.client" | sed "s/^/  client: /" | tail -n 12
+  fi
+  echo "  $((SECONDS - began)) s"
+}
+
+# both NAME SERVER CLIENT [told]: our side as server, then as client, over IPv4 and IPv6. In the programs' lines DEV and GID
+# stand for the options of the own device and its GID, HOST for the server's address, HERE for the own.
+both() {
+  local family
   for family in v4 v6; do
-    for kind; do
-      pair "$kind-server$suffix-$family" ours kernels "$family" "$kind" "$rounds"
-      pair "$kind-client$suffix-$family" kernels ours "$family" "$kind" "$rounds"
-    done
+    each "$1-server-$family" ours kernels "$family" "$2" "$3" "${4-}"
+    each "$1-client-$family" kernels ours "$family" "$2" "$3" "${4-}"
   done
 }
 
-everything "" 100 rc uc ud
-everything "" 10 srq
-tc qdisc add dev v0 root netem loss 2%
-ip netns exec peer tc qdisc add dev v1 root netem loss 2%
-everything -loss 200 rc
-echo "interop: done"
+# As `both`, each role over one of the families: for what is the same by either.
+half() {
+  each "$1-server-v4" ours kernels v4 "$2" "$3" "${4-}"
+  each "$1-client-v6" kernels ours v6 "$2" "$3" "${4-}"
+}
+
+each() { # NAME SERVER-SIDE CLIENT-SIDE FAMILY SERVER CLIENT TOLD
+  local name=$1 server=$2 client=$3 family=$4
+  [[ $list ]] && { echo "$name"; return; }
+  fill() { # SIDE LINE
+    local line=" $2 " host=${address[$server-$family]}
+    line=${line// DEV / ${device[$1]} }
+    line=${line// GID / ${gid[$1-$family]} }
+    # The TCP side of pingpongs and of perftest without more options speaks IPv4; the GIDs alone say how the data goes.
+    line=${line// HOST4 / ${address[$server-v4]} }
+    line=${line// HOST / $host }
+    line=${line// HERE / ${address[$1-$family]} }
+    echo "$line"
+  }
+  pair "$name" "$server" "$client" ${limit-60} "$(fill "$server" "$5")" "$(fill "$client" "$6")" "$7"
+}
+
+netem() { # WORD...: what happens to packets, both ways
+  [[ $list ]] && return
+  tc qdisc replace dev v0 root netem "$@"
+  ip netns exec peer tc qdisc replace dev v1 root netem "$@"
+}
+
+calm() {
+  [[ $list ]] && return
+  tc qdisc del dev v0 root
+  ip netns exec peer tc qdisc del dev v1 root
+}
+
+pingpong() { # KIND SIZE ROUNDS
+  local program="ibv_${1}_pingpong -c -s $2 -n $3 -p $port DEV -g GID"
+  both "$1" "$program" "$program HOST4"
+}
+
+exchanges() { # NAME OPTION...: each goes both ways whoever serves
+  local name=$1
+  shift
+  half "exchange-$name" "$exchange -p $port DEV -g GID $*" "$exchange -p $port DEV -g GID $* HOST"
+}
+
+perftest() { # WAY SUFFIX PROGRAM OPTION...
+  local way=$1 suffix=$2 program=$3
+  shift 3
+  $way "$program$suffix" "$program -F $* DEV -x GID" "$program -F $* DEV -x GID HOST4"
+}
+
+perftest_cm() { # WAY SUFFIX PROGRAM OPTION...
+  local way=$1 suffix=$2 program=$3
+  shift 3
+  $way "$program-cm$suffix" "$program -R -F $*" "$program -R -F $* HOST"
+}
+
+group() { [[ $groups == *" $1 "* ]]; }
+
+declare -A options=([bw]="-s 8192 -n 150" [lat]="-s 64 -n 100")
+if group pingpong; then
+  pingpong rc 4096 50
+  pingpong uc 4096 50
+  pingpong ud 1024 50
+  pingpong srq 4096 10
+fi
+if group verbs; then
+  for kind in rc uc ud; do exchanges $kind -t $kind; done
+fi
+if group cm; then
+  both rping "rping -s -a HERE -v -V -C 10 -S 1000" "rping -c -a HOST -v -V -C 10 -S 1000"
+  both ucmatose "ucmatose -b HERE -c 2 -C 10 -S 10000" "ucmatose -s HOST -c 2 -C 10 -S 10000"
+  both udaddy "udaddy -b HERE -c 2 -C 10" "udaddy -s HOST -c 2 -C 10"
+fi
+if group multicast; then
+  # IPv4: the kernel knows no multicast by rdma_cm over IPv6 on RoCE (ENOTSUPP).
+  each mckey-server-v4 ours kernels v4 "mckey -m $multicast -b HERE" "mckey -m $multicast -b HERE -s" ""
+  each mckey-client-v4 kernels ours v4 "mckey -m $multicast -b HERE" "mckey -m $multicast -b HERE -s" ""
+fi
+if group perftest; then
+  for what in send write read; do
+    for kind in bw lat; do perftest half "" ib_${what}_$kind ${options[$kind]}; done
+  done
+  for kind in bw lat; do perftest half "" ib_atomic_$kind -n 100; done
+  perftest_cm half "" ib_send_bw ${options[bw]}
+  perftest_cm half "" ib_read_lat ${options[lat]}
+fi
+if group faults; then
+  netem loss 2%
+  exchanges rc-loss -t rc -n 2
+  exchanges uc-loss -t uc -l
+  exchanges ud-loss -t ud -l
+  if group perftest; then
+    for what in send write read; do perftest half -loss ib_${what}_bw ${options[bw]}; done
+    perftest half -loss ib_atomic_bw -n 100
+  fi
+  netem duplicate 5%
+  exchanges rc-duplication -t rc
+  netem delay 2ms reorder 75% 50%
+  exchanges rc-reordering -t rc
+  netem corrupt 2%
+  exchanges rc-corruption -t rc
+  exchanges ud-corruption -t ud -l
+  calm
+fi
+if group matrix; then
+  for suffix in "" -loss; do
+    [[ $suffix ]] && netem loss 2%
+    for what in send write read atomic; do
+      for kind in bw lat; do
+        more=${options[$kind]}
+        [[ $what == atomic ]] && more="-n 100"
+        perftest both "$suffix" ib_${what}_$kind $more
+        perftest_cm both "$suffix" ib_${what}_$kind $more
+      done
+    done
+  done
+  calm
+fi
+if group repeat; then
+  netem loss 2%
+  for round in {1..25}; do exchanges rc-loss-$round -t rc; done
+  calm
+fi
+[[ $list ]] || echo "interop: done"

@@ -94,6 +94,11 @@ impl Program {
         self
     }
 
+    /// Its command line, for one that runs it.
+    pub(crate) fn into_words(self) -> Vec<String> {
+        self.words
+    }
+
     fn command(&self) -> Command {
         // A process group of its own, so that a watchdog ends all of it, and the kernel's promise
         // that it ends with this process however that ends.

@@ -246,10 +246,14 @@ const STEPS: [Step; 19] = [
     },
     Step {
         name: "interop",
-        about: "in a VM: our device and the kernel's soft-RoCE, each as server and client",
-        budget: seconds(300),
+        about: "in a VM: our device and the kernel's soft-RoCE: every operation, rdma_cm, perftest, packets lost, repeated, out of order and damaged",
+        budget: seconds(420),
         needs: &[
+            tools::CC,
+            tools::VERBS_HEADERS,
             tools::IBVERBS_UTILS,
+            tools::RDMACM_UTILS,
+            tools::PERFTEST,
             tools::IPROUTE,
             tools::QEMU,
             tools::BUSYBOX,
