@@ -104,6 +104,11 @@ impl Blocked {
         self.any.store(true, Ordering::Release);
     }
 
+    /// Whether there are any.
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
     /// Lets them try again. Whether any of them found all the room it needs: one that still waits must not keep its
     /// process from yielding or sleeping, or the receiver may never run.
     pub(crate) fn retry(&self, now: &mut Now<'_>) -> bool {

@@ -194,6 +194,11 @@ impl Inner {
             heard = (received < DATAGRAMS).then_some(before);
         }
         receiver.finish();
+        if !engine.owing.is_empty() {
+            // SYNC POINT: the background thread says that it is about to sleep, then looks under this lock whether
+            // anything is owed. One of the two sees the other: a program that polls may stop to.
+            self.kick.wake_sleeper();
+        }
         heard.is_some_and(|heard| self.run_timers(heard)) || did
     }
 
@@ -574,7 +579,9 @@ impl Kick {
 
     /// Wakes the thread if it sleeps, not from a nap.
     pub(crate) fn wake_sleeper(&self) {
-        if self.wakes_at.swap(0, Ordering::SeqCst) != 0 {
+        // A look first: this is asked far more often than anybody sleeps.
+        if self.wakes_at.load(Ordering::SeqCst) != 0 && self.wakes_at.swap(0, Ordering::SeqCst) != 0
+        {
             self.wake();
         }
     }
@@ -670,8 +677,7 @@ impl Worker {
         let polled = std::mem::replace(&mut self.polls, polls) != polls;
         if polled && host.armed.load(Ordering::Acquire) == 0 {
             self.nap(host);
-        } else {
-            self.work(&host);
+        } else if self.work(&host) {
             host.unpublished.publish();
             self.sleep(host);
         }
@@ -713,8 +719,8 @@ impl Worker {
         self.kick.napping.store(false, Ordering::SeqCst);
     }
 
-    /// Does what there is to do, until there has been nothing for a moment.
-    fn work(&self, host: &Inner) {
+    /// Does what there is to do, until there has been nothing for a moment. False: the program polls by itself.
+    fn work(&self, host: &Inner) -> bool {
         let mut last = host.clock.now();
         loop {
             let did = host.round(&mut host.engine.lock(), false);
@@ -722,12 +728,12 @@ impl Worker {
             if did {
                 last = now;
             } else if host.clock.real(now.since(last)) >= LINGER {
-                return;
+                return true;
             }
             if host.polls.load(Ordering::Relaxed) != self.polls
                 && host.armed.load(Ordering::Acquire) == 0
             {
-                return;
+                return false;
             }
             std::hint::spin_loop();
         }
@@ -743,8 +749,7 @@ impl Worker {
         let timeout = (next.0 != u64::MAX).then(|| Duration::from_nanos(host.clock.real(wait)));
         let timeout =
             if self.has_wire { timeout } else { Some(timeout.unwrap_or(RETRY).min(RETRY)) };
-        // From here on those who send by lanes wake us; what came before is taken first.
-        if host.lanes().is_none_or(|lanes| lanes.prepare_sleep()) {
+        if self.may_sleep(&host) {
             drop(host);
             self.sleep_until(timeout);
         } else {
@@ -755,6 +760,24 @@ impl Worker {
         {
             lanes.awake();
         }
+    }
+
+    /// Has everybody wake us from here on. False: there is something to do first.
+    fn may_sleep(&self, host: &Inner) -> bool {
+        let Some(lanes) = host.lanes() else { return true };
+        // Those who send by lanes; what came before is taken first.
+        if !lanes.prepare_sleep() {
+            return false;
+        }
+        // SYNC POINT: see the end of a round.
+        let engine = host.engine.lock();
+        if !engine.owing.is_empty() {
+            return false;
+        }
+        // The receivers of full lanes. Those who wait for room try once more: their lane may have been found full, told of
+        // by another thread, and then found to have room for somebody else.
+        !host.blocked.any()
+            || !host.blocked.retry(&mut Now::of(&host.clock)) && lanes.waits_are_told()
     }
 
     fn sleep_until(&self, timeout: Option<Duration>) {

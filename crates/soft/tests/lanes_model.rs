@@ -202,6 +202,65 @@ fn no_wake_is_lost_when_the_ring_is_full_once() {
     model(3, || sleep::<2>(2, ONE_LINE));
 }
 
+/// A thread that sleeps until there is room for its record, while another finds room for a shorter one.
+#[test]
+fn no_wake_is_lost_when_another_thread_finds_room_meanwhile() {
+    model(2, || {
+        let (mut writer, mut reader) = ring::<4>();
+        assert!(push(&mut writer, 0, TWO_LINES));
+        let writer = Arc::new(Mutex::new(writer));
+        let (to_producer, to_consumer) = (Bell::new(), Bell::new());
+        let long = {
+            let (writer, to_producer, to_consumer) =
+                (writer.clone(), to_producer.clone(), to_consumer.clone());
+            thread::spawn(move || {
+                loop {
+                    let mut locked = writer.lock().unwrap();
+                    if push(&mut locked, 1, TWO_LINES) {
+                        break;
+                    }
+                    let sleeps = locked.prepare_sleep();
+                    drop(locked);
+                    if sleeps {
+                        to_producer.sleep();
+                    }
+                    writer.lock().unwrap().awake();
+                }
+                if writer.lock().unwrap().needs_wake() {
+                    to_consumer.ring();
+                }
+            })
+        };
+        let short = {
+            let to_consumer = to_consumer.clone();
+            thread::spawn(move || {
+                let mut locked = writer.lock().unwrap();
+                push(&mut locked, 2, ONE_LINE);
+                if locked.needs_wake() {
+                    to_consumer.ring();
+                }
+            })
+        };
+        loop {
+            match reader.next().unwrap() {
+                Some(place) if place.kind == 1 => break,
+                Some(_) => reader.release(),
+                None => {
+                    if reader.prepare_sleep() {
+                        to_consumer.sleep();
+                    }
+                    reader.awake();
+                }
+            }
+            if reader.producer_waits() {
+                to_producer.ring();
+            }
+        }
+        long.join().unwrap();
+        short.join().unwrap();
+    });
+}
+
 #[test]
 fn nothing_is_left_behind_when_the_producer_ends() {
     model(3, || {

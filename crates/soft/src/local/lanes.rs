@@ -250,6 +250,12 @@ impl<'a> Lanes<'a> {
         self.member.is_none_or(|member| member.lanes().prepare_sleep())
     }
 
+    /// Whether all who have found no room in a lane did so before [`Lanes::prepare_sleep`], or their receivers would not
+    /// wake us.
+    pub(crate) fn waits_are_told(&self) -> bool {
+        self.member.is_none_or(|member| member.lanes().waits_are_told())
+    }
+
     /// Undoes [`Lanes::prepare_sleep`]: senders need not wake us, we poll.
     pub fn awake(&self) {
         if let Some(member) = self.member {

@@ -165,7 +165,9 @@ impl<M: Memory> Writer<M> {
                 return None;
             }
         }
-        if self.waits != 0 {
+        // One that sleeps is woken by what it said when it went to sleep: that somebody else has found room, for a shorter
+        // record perhaps, does not mean that all have.
+        if self.waits & STATE == BLOCKED {
             self.wait(0);
         }
         self.reserved = Some(Reserved { skip, lines, len: len as u32 });
@@ -235,6 +237,12 @@ impl<M: Memory> Writer<M> {
         self.waits != 0 && !self.broken
     }
 
+    /// Whether the last reservation failed for want of room, and the consumer was not told to wake this
+    /// process ([`Writer::prepare_sleep`]).
+    pub fn waits_awake(&self) -> bool {
+        self.waits & STATE == BLOCKED && !self.broken
+    }
+
     /// To be called before going to sleep: a producer that waits for room wants to be woken. False:
     /// there is room now.
     pub fn prepare_sleep(&mut self) -> bool {
@@ -248,6 +256,10 @@ impl<M: Memory> Writer<M> {
         let before = self.head;
         self.refresh(0);
         if self.head == before && !self.broken {
+            if self.head == self.tail {
+                // All of it is room: whoever waited has been served since.
+                self.wait(0);
+            }
             return true;
         }
         self.awake();

@@ -182,6 +182,11 @@ impl Producer {
         self.writer.is_waiting()
     }
 
+    /// Whether the last reservation failed for want of room, since [`Producer::prepare_sleep`] if that was called.
+    pub(crate) fn waits_awake(&self) -> bool {
+        self.writer.waits_awake()
+    }
+
     /// To be called before going to sleep: has the consumer wake this process when there is room, if
     /// the last reservation failed. False: the consumer has moved meanwhile, try again.
     pub fn prepare_sleep(&mut self) -> bool {

@@ -423,6 +423,14 @@ impl LaneTable {
         broken.is_empty() && !news()
     }
 
+    pub(super) fn waits_are_told(&self) -> bool {
+        self.outbound
+            .read()
+            .iter()
+            .flatten()
+            .all(|lane| lane.producer.try_lock().is_some_and(|producer| !producer.waits_awake()))
+    }
+
     pub(super) fn awake(&self) {
         for lane in self.inbound.lock().iter_mut() {
             lane.consumer.awake();

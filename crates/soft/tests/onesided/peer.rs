@@ -86,6 +86,8 @@ impl Peer {
         connect(&qp, &QpAttr { timeout: 10, retry_cnt: 2, ..attr(there.gid, there.qpn) });
         let here = Address { rkey: mr.rkey(), ..Address::of(side, &qp) };
         self.tell(&here.say());
+        // Before that it would not take requests, and these retries are soon used up.
+        assert_eq!(self.line(), "met");
         (qp, there)
     }
 }
@@ -103,6 +105,7 @@ pub(crate) fn meet(side: &Side, addr: u64, rkey: u32) -> (Arc<Qp>, Address) {
     say(&Address { addr, rkey, ..Address::of(side, &qp) }.say());
     let there = Address::parse(&told());
     connect(&qp, &attr(there.gid, there.qpn));
+    say("met");
     (qp, there)
 }
 
