@@ -45,7 +45,7 @@ mod params;
 mod probe;
 mod time;
 
-pub use cm::{Cm, ConnId, ListenerId, SidrId, Transmit};
+pub use cm::{Bequest, Cm, ConnId, ListenerId, Parting, SidrId, Transmit};
 pub use config::Config;
 pub use counters::Counters;
 pub use error::{AnswerError, ConnectError, ListenError, PrivateDataError};

@@ -226,6 +226,18 @@ impl Inner {
         receiver.finish();
     }
 
+    /// Does what the dead have left to be done.
+    fn inherit(self: &Arc<Self>, registry: &Registry) {
+        let estates = registry.take_estates();
+        if !estates.is_empty() {
+            // Which addresses are this host's decides what is done; one that only stays has not looked yet.
+            let _ = self.follow_interfaces();
+        }
+        for (slot, wills) in estates {
+            self.cm.execute(self, slot, &wills);
+        }
+    }
+
     /// Takes a packet that did not come from the socket.
     pub(crate) fn take_packet(&self, path: &Path, src_port: u16, packet: &[u8]) {
         let mut owing = Vec::new();
@@ -683,7 +695,7 @@ impl Worker {
         }
     }
 
-    fn add_wire(&mut self, host: &Inner) {
+    fn add_wire(&mut self, host: &Arc<Inner>) {
         if let (false, Some(wire)) = (self.has_wire, host.wire.get()) {
             let Some(registry) = &wire.registry else { return };
             let service = self.control.add(registry.service_fd(), TOKEN_REGISTRY, Interest::READ);
@@ -694,6 +706,8 @@ impl Worker {
             let management = registry.management_socket().as_fd();
             let management = self.control.add(management, TOKEN_MANAGEMENT, interest);
             self.has_wire = service.is_ok() && socket.is_ok() && management.is_ok();
+            // Those whose slots were found to be free when we came.
+            host.inherit(registry);
         }
     }
 
@@ -817,12 +831,13 @@ impl Worker {
         }
     }
 
-    fn serve_registry(&self, host: &Inner) {
+    fn serve_registry(&self, host: &Arc<Inner>) {
         let Some(registry) = host.wire.get().and_then(|wire| wire.registry.as_ref()) else {
             return;
         };
         registry.service(&mut |path, src_port, packet| host.take_packet(path, src_port, packet));
         host.cm.mourn(host, &registry.take_dead());
         host.fabric.look(host);
+        host.inherit(registry);
     }
 }

@@ -73,6 +73,7 @@ impl Cm {
         found.state = State::Established;
         found.sent = Some(Box::new(mad));
         self.out.push(found.route, mad);
+        self.bequeath(conn.0);
         Ok(())
     }
 

@@ -231,6 +231,7 @@ impl Cm {
 
     fn send_dreq(&mut self, now: Instant, id: u32, private_data: [u8; Dreq::PRIVATE_DATA]) {
         let tid = self.ids.tid(id);
+        self.disinherit(id);
         let Some(conn) = self.conns.get_mut(id) else { return };
         let dreq = Dreq {
             local_comm_id: conn.id,
@@ -247,6 +248,7 @@ impl Cm {
 
     /// The connection is over, and rests, unless it does or was never made.
     pub(super) fn enter_timewait(&mut self, now: Instant, id: u32, by: Disconnect) {
+        self.disinherit(id);
         let Some(conn) = self.conns.get_mut(id) else { return };
         if matches!(conn.state, State::TimeWait | State::Rejected) {
             return;

@@ -5,6 +5,7 @@ mod conn;
 mod ending;
 mod listeners;
 mod outbox;
+mod parting;
 mod passive;
 mod sidr;
 
@@ -21,6 +22,7 @@ use crate::ids::Ids;
 use crate::{Config, Counters, Disconnect, Event, Failure, Instant};
 
 pub use self::outbox::Transmit;
+pub use self::parting::{Bequest, Parting};
 
 /// A connection: its local communication ID.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
@@ -59,6 +61,7 @@ pub struct Cm {
     deadlines: Deadlines,
     out: Outbox,
     events: VecDeque<Event>,
+    bequests: VecDeque<Bequest>,
     /// Requests that the program has not answered.
     unanswered: usize,
     /// What is only kept to answer repetitions.
@@ -77,6 +80,7 @@ impl Cm {
             deadlines: BTreeSet::new(),
             out: Outbox::new(config.max_transmits),
             events: VecDeque::new(),
+            bequests: VecDeque::new(),
             unanswered: 0,
             lingering: 0,
             counters: Counters::default(),
@@ -221,6 +225,7 @@ impl Cm {
 
     /// Forgets a connection.
     fn remove(&mut self, id: u32) -> Option<Conn> {
+        self.disinherit(id);
         let mut conn = self.conns.remove(id)?;
         conn.set_deadline(&mut self.deadlines, None);
         if matches!(conn.state, State::Rejected) {

@@ -259,6 +259,7 @@ impl Cm {
             let private_data = Box::new(private_data);
             self.events.push_back(Event::Established { conn: ConnId(id), private_data });
         }
+        self.bequeath(id);
     }
 
     /// Moves a connection on; one that was a request is none any more.

@@ -15,6 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::CmId;
 use super::grace::Early;
+use super::last_words::LastWords;
 use super::ports::Ports;
 use super::wire::{self, Handed};
 use crate::host::{AT_EXIT, Inner};
@@ -38,6 +39,8 @@ pub(crate) struct Manager {
     resolving: Mutex<Vec<Resolving>>,
     /// Packets for other processes that wait for room in their mailboxes.
     pub(super) waiting: Mutex<VecDeque<(u16, Handed)>>,
+    /// What is said for processes that are dead.
+    pub(super) last_words: Mutex<Vec<LastWords>>,
     core: Mutex<Core>,
 }
 
@@ -98,6 +101,7 @@ impl Manager {
     /// A timer is due.
     pub(crate) fn timeout(&self, host: &Inner, now: Instant) {
         wire::hand_again(host);
+        self.repeat_last_words(host, now);
         let due: Vec<_> =
             self.resolving.lock().extract_if(.., |waiting| waiting.at <= now).collect();
         for id in due.into_iter().filter_map(|waiting| waiting.id.upgrade()) {
@@ -231,6 +235,7 @@ impl Session<'_> {
                 break;
             }
         }
+        self.bequeath();
         let next = self.cm().next_timeout().map(|at| Instant(at.0));
         if let Some(next) = next
             && self.core.timer.is_none_or(|known| next < known)

@@ -15,6 +15,7 @@ mod event;
 mod grace;
 mod happen;
 mod id;
+mod last_words;
 mod manager;
 mod multicast;
 mod params;

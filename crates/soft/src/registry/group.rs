@@ -12,10 +12,11 @@ use ironverbs_sys::udp::{BindOptions, RxSocket};
 use ironverbs_sys::unix::Connection;
 
 use super::fds::{Foreign, wildcard_sockets};
-use super::table::{self, Table};
+use super::seat::Estate;
+use super::table::{self, Table, Tenant};
 use super::vault::Vault;
 use super::{JoinError, SLOTS};
-use crate::status;
+use crate::status::{self, View};
 
 /// Starts the one message that hands the group over; the version follows.
 const HELLO: [u8; 4] = *b"irv\n";
@@ -104,6 +105,12 @@ impl Group {
         let (tx, rx) = vault(table.vault()).map_err(io_error(doing))?;
         let status = Memfd::received(status).map_err(io_error(doing))?;
         Ok(Group { port, memfd, table, vault: Vault::received(tx, rx), status })
+    }
+
+    /// What a dead process has left to be done; to be taken under the lock, before its slot is vacated.
+    pub(super) fn inherit(&self, slot: u16, tenant: &Tenant) -> Option<Estate> {
+        let wills = View::new(&self.status).wills(slot, tenant.tenure);
+        (!wills.is_empty()).then_some((slot, wills))
     }
 
     /// Takes the registry's lock, and puts right what its last holder left half done if that died.

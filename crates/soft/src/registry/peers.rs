@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use super::Registry;
 use super::life::Life;
 use super::mail::{Mail, Offer};
+use super::seat::Estate;
 use super::service::Membership;
 use super::table::Tenant;
 use crate::local::LaneTable;
@@ -154,6 +155,14 @@ impl Membership {
 pub(super) struct Wake {
     pub(super) watched: Mutex<HashMap<(u16, u32), Watched>>,
     dead: Mutex<Vec<Tenancy>>,
+    estates: Mutex<Vec<Estate>>,
+}
+
+impl Wake {
+    /// What the dead have left falls to this process.
+    pub(super) fn leave_to_us(&self, estates: &[Estate]) {
+        self.estates.lock().extend_from_slice(estates);
+    }
 }
 
 #[derive(Debug)]
@@ -196,6 +205,12 @@ impl Registry {
     pub(crate) fn take_dead(&self) -> Vec<Tenancy> {
         let Some(member) = self.member() else { return Vec::new() };
         std::mem::take(&mut *member.wake.dead.lock())
+    }
+
+    /// What processes whose end this one has seen to have left to be done, since the last call.
+    pub(crate) fn take_estates(&self) -> Vec<Estate> {
+        let Some(member) = self.member() else { return Vec::new() };
+        std::mem::take(&mut *member.wake.estates.lock())
     }
 }
 

@@ -9,6 +9,7 @@ use ironverbs_sys::unix::{Datagrams, Listener};
 use super::group::Group;
 use super::life::{Coroner, Life};
 use super::{JoinError, SLOTS};
+use crate::status::Will;
 
 /// The lock is held for a millisecond at most by a process that runs; by a stopped one, as long as
 /// it is stopped.
@@ -29,14 +30,19 @@ pub(super) struct Seat {
     pub(super) management: RxSocket,
     pub(super) entry: Listener,
     pub(super) mailbox: Datagrams,
+    /// What the dead of whom this is the heir have left to be done.
+    pub(super) estates: Vec<Estate>,
 }
+
+/// The last wills of the process that had a slot.
+pub(crate) type Estate = (u16, Vec<Will>);
 
 /// Takes the slot that has been free for the longest time, else adds one to the group.
 pub(super) fn take(group: &Group, coroner: &Coroner) -> Result<Seat, JoinError> {
     let io = |doing| move |source| JoinError::Io { doing, source };
     let table = &group.table;
     let lock = group.lock(LOCK).map_err(io("locking the registry"))?;
-    let mut free = Vec::new();
+    let (mut free, mut estates) = (Vec::new(), Vec::new());
     if table.sockets() == MANAGEMENT_SLOT {
         group.add_slot(&lock)?;
     }
@@ -45,6 +51,7 @@ pub(super) fn take(group: &Group, coroner: &Coroner) -> Result<Seat, JoinError> 
             None => free.push(slot),
             Some(tenant) => {
                 if matches!(coroner.examine(slot, &tenant), Life::Dead) {
+                    estates.extend(group.inherit(slot, &tenant));
                     table.vacate(slot);
                     free.push(slot);
                 }
@@ -64,7 +71,7 @@ pub(super) fn take(group: &Group, coroner: &Coroner) -> Result<Seat, JoinError> 
         let socket = group.socket(&lock, slot)?;
         let management = group.shared_socket(&lock, MANAGEMENT_SLOT)?;
         table.occupy(slot, coroner.own);
-        return Ok(Seat { slot, socket, management, entry, mailbox });
+        return Ok(Seat { slot, socket, management, entry, mailbox, estates });
     }
 }
 

@@ -85,6 +85,7 @@ impl Membership {
             group,
             coroner,
         };
+        member.wake.leave_to_us(&member.seat.estates);
         member.watch_next(&mut member.service.lock());
         tell_previous(member.seat.slot, &member.group, &member.coroner);
         Ok(member)
@@ -191,10 +192,17 @@ impl Membership {
 
     fn bury(&self, slot: u16, tenant: &Tenant) {
         let table = &self.group.table;
-        let Ok(_lock) = self.group.lock(LOCK) else { return };
+        let Ok(_lock) = self.group.lock(LOCK) else {
+            // Not to be left to the next death.
+            if let Ok(own) = self.coroner.names.mailbox(self.seat.slot) {
+                let _ = Mail::Rewatch.send(&self.seat.mailbox, &own);
+            }
+            return;
+        };
         // Somebody may have been faster, and the slot have a new tenant.
         let now = table.tenant(slot);
         if now.is_some_and(|now| now.identity == tenant.identity && now.tenure == tenant.tenure) {
+            self.wake.leave_to_us(self.group.inherit(slot, tenant).as_slice());
             table.vacate(slot);
         }
     }

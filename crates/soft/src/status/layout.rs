@@ -63,7 +63,6 @@ pub(super) mod entry {
     pub(in super::super) const COUNTERS: usize = 64;
     /// What is to be done for the QP when its process is dead: a kind, of which 0 is nothing, and
     /// 64 bytes that the kind gives a meaning.
-    #[allow(dead_code, reason = "reserved for connections that are to be ended for the dead")]
     pub(in super::super) const WILL: usize = 384;
 }
 

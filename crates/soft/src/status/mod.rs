@@ -11,6 +11,7 @@
 
 mod layout;
 mod view;
+mod will;
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +29,7 @@ use crate::registry::SLOTS;
 use layout::{COUNTERS, ENTRY, HEADER, LIVE, LOCAL, SRQ, WAIT, WAITS, WINDOW, entry, header, wait};
 pub use view::{ProcessStatus, QpStatus, WaitStatus};
 pub(crate) use view::{Testament, View};
+pub(crate) use will::Will;
 
 /// How the memfd shows in /proc/PID/fd.
 pub(crate) const NAME: &std::ffi::CStr = c"ironverbs-status";

@@ -85,7 +85,10 @@ pub(crate) struct View<'a> {
 }
 
 /// A piece of a window, read at once.
-struct Piece<const LEN: usize>(Box<[u8; LEN]>);
+pub(super) struct Piece<const LEN: usize>(Box<[u8; LEN]>);
+
+/// Bytes of a page.
+pub(super) const PAGE: usize = 4096;
 
 impl<const LEN: usize> Piece<LEN> {
     fn read(memfd: &Memfd, at: u64) -> Option<Piece<LEN>> {
@@ -93,7 +96,11 @@ impl<const LEN: usize> Piece<LEN> {
         (memfd.read_at(at, &mut bytes[..]).ok()? == LEN).then_some(Piece(bytes))
     }
 
-    fn word(&self, at: usize) -> u64 {
+    pub(super) fn len(&self) -> usize {
+        LEN
+    }
+
+    pub(super) fn word(&self, at: usize) -> u64 {
         let bytes = self.0.get(at..).and_then(|rest| rest.first_chunk());
         bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
     }
@@ -105,7 +112,7 @@ impl<'a> View<'a> {
     }
 
     /// The header of the slot's window, if this tenant wrote it.
-    fn header(&self, slot: u16, tenure: u32) -> Option<Piece<HEADER>> {
+    pub(super) fn header(&self, slot: u16, tenure: u32) -> Option<Piece<HEADER>> {
         let header: Piece<HEADER> = Piece::read(self.memfd, window(slot))?;
         (header.word(header::TENURE) == u64::from(tenure)).then_some(header)
     }
@@ -158,13 +165,19 @@ impl<'a> View<'a> {
     }
 
     fn qps(&self, slot: u16) -> Vec<QpStatus> {
+        let mut qps = Vec::new();
+        self.written_pages(slot, |page| {
+            qps.extend((0..PAGE / ENTRY).filter_map(|n| qp_at(page, n * ENTRY)));
+        });
+        qps
+    }
+
+    /// The pages of a slot's entries that were written, one after the other.
+    pub(super) fn written_pages(&self, slot: u16, mut take: impl FnMut(&Piece<PAGE>)) {
         let start = window(slot) + HEADER as u64;
         let end = window(slot) + WINDOW as u64;
-        let mut qps = Vec::new();
         let mut at = start;
-        // Page by page, those that were written.
         while let Ok(Some(written)) = self.memfd.next_written(at) {
-            const PAGE: usize = 4096;
             const { assert!(PAGE.is_multiple_of(ENTRY) && (ENTRIES * ENTRY).is_multiple_of(PAGE)) };
             let written = written.max(at);
             if written >= end {
@@ -174,10 +187,9 @@ impl<'a> View<'a> {
             else {
                 break;
             };
-            qps.extend((0..PAGE / ENTRY).filter_map(|n| qp_at(&page, n * ENTRY)));
+            take(&page);
             at = written - written % PAGE as u64 + PAGE as u64;
         }
-        qps
     }
 }
 

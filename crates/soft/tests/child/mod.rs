@@ -21,7 +21,18 @@ pub struct Child {
 impl Child {
     /// Starts one that runs the test `entry` with the variable `role` set.
     pub fn start(entry: &str, role: (&str, String)) -> Child {
-        let mut process = Command::new(std::env::current_exe().unwrap())
+        Child::run(Command::new(std::env::current_exe().unwrap()), entry, role)
+    }
+
+    /// The same in a network namespace, which takes root and iproute2.
+    pub fn start_in(namespace: &str, entry: &str, role: (&str, String)) -> Child {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace]).arg(std::env::current_exe().unwrap());
+        Child::run(command, entry, role)
+    }
+
+    fn run(mut command: Command, entry: &str, role: (&str, String)) -> Child {
+        let mut process = command
             .args([entry, "--exact", "--nocapture", "--test-threads=1"])
             .env(role.0, role.1)
             .stdin(Stdio::piped())

@@ -273,9 +273,10 @@ fn kills_at_random_moments_cost_the_survivor_nothing_but_the_connection() {
         "{} kills, {moved} messages: an error after {median:?} (median), {longest:?} (longest); {start:?} to {end:?}",
         delays.len()
     );
-    assert!(moved > u64::from(rounds()) * 10, "{moved}: nothing was going on");
+    assert!(moved > u64::from(rounds()), "{moved}: nothing was going on");
     if let Some(start) = start {
-        assert_eq!(end.files, start.files);
+        // What other tests' peers said may still have been read when it was counted.
+        assert!(end.files <= start.files, "{start:?} to {end:?}");
         assert_eq!(end.lanes, 0);
         // Some pages of the tables of freed numbers, and the allocator's.
         assert!(end.kib < start.kib + 2048, "{start:?} to {end:?}");

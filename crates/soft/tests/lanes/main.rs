@@ -173,9 +173,9 @@ fn kills_at_random_moments_leave_the_survivor_whole() {
         drop(victim);
     }
     assert_eq!(mapped_lanes(), 0);
-    // The threads that read what the victims say close their pipes in their own time.
+    // The threads that read what the victims say close their pipes in their own time, those of other tests' victims too.
     let start = Instant::now();
-    while open_files() != before {
+    while open_files().iter().any(|file| !before.contains(file)) {
         serve(&registry);
         assert!(start.elapsed() < WATCHDOG, "from {before:#?} to {:#?}", open_files());
         std::thread::yield_now();
