@@ -149,6 +149,7 @@ fn a_producer_without_room_waits_and_is_woken_once() {
     }
     assert!(consumer.producer_waits());
     assert!(!consumer.producer_waits());
+    producer.awake();
     assert!(producer.push(3, &[0; MAX_RECORD]));
     assert!(producer.prepare_sleep());
     assert!(!consumer.producer_waits());
