@@ -181,7 +181,8 @@ static void operations_of_a_type(void)
 	errno = 0;
 	CHECK(!make_qp_ex(&s, IBV_QPT_UD, IBV_QP_EX_WITH_RDMA_READ) && errno == EOPNOTSUPP);
 	CHECK(!make_qp_ex(&s, IBV_QPT_UC, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP) && errno == EOPNOTSUPP);
-	CHECK(!make_qp_ex(&s, IBV_QPT_RC, IBV_QP_EX_WITH_BIND_MW) && errno == EOPNOTSUPP);
+	CHECK(!make_qp_ex(&s, IBV_QPT_UD, IBV_QP_EX_WITH_BIND_MW) && errno == EOPNOTSUPP);
+	CHECK(!make_qp_ex(&s, IBV_QPT_RC, IBV_QP_EX_WITH_TSO) && errno == EOPNOTSUPP);
 	struct ibv_qp_ex *qp = make_qp_ex(&s, IBV_QPT_UD, IBV_QP_EX_WITH_SEND);
 	CHECK(qp && qp->wr_send && !qp->wr_rdma_write && !qp->wr_send_imm);
 	ready_datagrams(s.qp);

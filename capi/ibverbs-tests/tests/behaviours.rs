@@ -105,6 +105,16 @@ ironverbs_capi_ibverbs_tests::programs! {
         parent_domains
         domains_asked_wrongly
     }
+    windows {
+        type_1
+        type_1_by_wire
+        type_2
+        type_2_by_wire
+        freed_while_bound
+        freed_while_bound_by_wire
+        asked_wrongly
+        builders
+    }
     objects {
         destroyed_before
         closed_with_everything_open

@@ -47,6 +47,8 @@ pub(crate) fn wr_opcode(value: u32) -> Outcome<WrOpcode> {
         4 => WrOpcode::Read,
         5 => WrOpcode::CompareSwap,
         6 => WrOpcode::FetchAdd,
+        7 => WrOpcode::LocalInv,
+        8 => WrOpcode::BindMw,
         9 => WrOpcode::SendWithInv,
         other => return Err(argument("opcode", other)),
     })

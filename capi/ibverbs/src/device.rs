@@ -200,6 +200,7 @@ fn forget_children(id: ContextId) {
     });
     end_all::<ibv_xrcd>(id, |_| Ok(()));
     end_all::<ibv_ah>(id, |_| Ok(()));
+    end_all::<ibv_mw>(id, |_| Ok(()));
     end_all::<ibv_mr>(id, |_| Ok(()));
     end_all::<ibv_dm>(id, |_| Ok(()));
     end_all::<ibv_cq_ex>(id, |view| {
@@ -224,6 +225,7 @@ pub(crate) fn end_children(id: ContextId) {
     });
     end_all::<ibv_xrcd>(id, |view| view.inner.destroy());
     end_all::<ibv_ah>(id, |view| view.inner.destroy());
+    end_all::<ibv_mw>(id, |view| view.inner.destroy());
     end_all::<ibv_mr>(id, |view| view.inner.destroy());
     end_all::<ibv_dm>(id, |view| view.inner.destroy());
     end_all::<ibv_cq_ex>(id, |view| {

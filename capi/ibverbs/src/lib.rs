@@ -25,6 +25,7 @@ mod import;
 mod kern;
 mod misc;
 mod mr;
+mod mw;
 mod objects;
 mod old;
 mod ops;

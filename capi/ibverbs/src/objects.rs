@@ -185,6 +185,7 @@ impl Drop for TdUser {
 }
 
 object!(ibv_pd, ibv_pd, View<soft::Pd, PdExtra>, "protection domain");
+object!(ibv_mw, ibv_mw, View<soft::Mw>, "memory window");
 object!(ibv_dm, ibv_dm, View<soft::Dm>, "device memory");
 object!(ibv_mr, ibv_mr, View<soft::Mr>, "memory region");
 object!(ibv_ah, ibv_ah, View<soft::Ah>, "address handle");

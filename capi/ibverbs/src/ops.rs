@@ -1,11 +1,10 @@
 //! The tables that inline functions jump through.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::ptr;
 
 use crate::abi::*;
-use crate::fail::{self, Failure};
-use crate::{cq, cq_ex, dm, domain, mr, post, qp, query, srq, xrcd};
+use crate::{cq, cq_ex, dm, domain, mr, mw, post, qp, query, srq, xrcd};
 
 const NONE: Unused = ptr::null();
 
@@ -62,9 +61,9 @@ pub(crate) fn table(
             device,
             ops: ibv_context_ops {
                 _compat: [NONE; 7],
-                alloc_mw: Some(alloc_mw),
-                bind_mw: Some(bind_mw),
-                dealloc_mw: Some(dealloc_mw),
+                alloc_mw: Some(mw::alloc_mw),
+                bind_mw: Some(mw::bind_mw),
+                dealloc_mw: Some(mw::dealloc_mw),
                 _compat_create_cq: NONE,
                 poll_cq: Some(cq::poll_cq),
                 req_notify_cq: Some(cq::req_notify_cq),
@@ -82,18 +81,4 @@ pub(crate) fn table(
             abi_compat: VERBS_ABI_IS_EXTENDED,
         },
     }
-}
-
-const WINDOWS: Failure = Failure::Unsupported { what: "a memory window" };
-
-unsafe extern "C" fn alloc_mw(_: *mut ibv_pd, _: c_int) -> *mut ibv_mw {
-    fail::object("ibv_alloc_mw", || Err(WINDOWS))
-}
-
-unsafe extern "C" fn bind_mw(_: *mut ibv_qp, _: *mut ibv_mw, _: *mut c_void) -> c_int {
-    fail::status("ibv_bind_mw", || Err(WINDOWS))
-}
-
-unsafe extern "C" fn dealloc_mw(_: *mut ibv_mw) -> c_int {
-    fail::status("ibv_dealloc_mw", || Err(WINDOWS))
 }

@@ -4,12 +4,12 @@ use std::ffi::c_int;
 use std::{ptr, slice};
 
 use ironverbs::raw as soft;
-use soft::{Payload, PostError, SendFlags, SendWr, Sge, UdDest, WrOpcode};
+use soft::{MwType, Payload, PostError, SendFlags, SendWr, Sge, UdDest, WrOpcode};
 
 use crate::abi::*;
-use crate::convert;
 use crate::fail::{self, Failure, Outcome};
 use crate::pool::Object;
+use crate::{convert, mw};
 
 /// Elements that a list of this device may have; no queue is created with more.
 const MAX_SGE: usize = 32;
@@ -251,7 +251,13 @@ pub(crate) unsafe fn send_wr(wr: &ibv_send_wr, qp: &soft::Qp) -> Outcome<SendWr>
                 let rdma = wr.wr.rdma;
                 (request.remote_addr, request.rkey) = (rdma.remote_addr, rdma.rkey);
             }
-            WrOpcode::Send | WrOpcode::SendWithImm | WrOpcode::SendWithInv => {}
+            WrOpcode::BindMw => {
+                let asked = &wr.bind_mw;
+                let bind = mw::binding(MwType::Two, asked.mw, asked.rkey, &asked.bind_info)?;
+                request = SendWr::bind(wr.wr_id, request.flags, &bind);
+            }
+            WrOpcode::Send | WrOpcode::SendWithImm | WrOpcode::SendWithInv | WrOpcode::LocalInv => {
+            }
         }
     }
     Ok(request)

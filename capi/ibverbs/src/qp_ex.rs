@@ -9,13 +9,13 @@ use std::mem;
 
 use ironverbs::raw as soft;
 use parking_lot::Mutex;
-use soft::{PostError, QpType, SendFlags, SendWr, WrOpcode};
+use soft::{MwType, PostError, QpType, SendFlags, SendWr, WrOpcode};
 
 use crate::abi::*;
 use crate::fail::{self, Failure, Outcome};
 use crate::objects::{QpExtra, find};
 use crate::pool::{Object, Ref};
-use crate::post;
+use crate::{mw, post};
 
 /// The requests between start and complete.
 #[derive(Default)]
@@ -80,7 +80,10 @@ const OF_RC: u64 = IBV_QP_EX_WITH_RDMA_READ
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
     | IBV_QP_EX_WITH_SEND_WITH_INV;
-const OF_UC: u64 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+const OF_UC: u64 = IBV_QP_EX_WITH_RDMA_WRITE
+    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | IBV_QP_EX_WITH_LOCAL_INV
+    | IBV_QP_EX_WITH_BIND_MW;
 const OF_ALL: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 
 /// The private part of a QP with these operations, if the type has them all.
@@ -113,6 +116,8 @@ pub(crate) unsafe fn install(qp: *mut ibv_qp_ex, ops: u64) {
     qp.wr_send = asked(IBV_QP_EX_WITH_SEND).then_some(send as _);
     qp.wr_send_imm = asked(IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(send_imm as _);
     qp.wr_send_inv = asked(IBV_QP_EX_WITH_SEND_WITH_INV).then_some(send_inv as _);
+    qp.wr_local_inv = asked(IBV_QP_EX_WITH_LOCAL_INV).then_some(local_inv as _);
+    qp.wr_bind_mw = asked(IBV_QP_EX_WITH_BIND_MW).then_some(bind_mw as _);
     qp.wr_set_ud_addr = Some(set_ud_addr);
     qp.wr_set_xrc_srqn = Some(set_xrc_srqn);
     qp.wr_set_inline_data = Some(set_inline_data);
@@ -297,6 +302,32 @@ unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, imm: u32) {
 unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
     // SAFETY: the caller's promise.
     unsafe { add(qp, WrOpcode::SendWithInv, |wr| wr.invalidate_rkey = rkey) }
+}
+
+unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { add(qp, WrOpcode::LocalInv, |wr| wr.invalidate_rkey = rkey) }
+}
+
+unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        add(qp, WrOpcode::BindMw, |_| ());
+        within(qp, |batch, _| {
+            if info.is_null() {
+                return Err(Failure::Null { what: "bind_info" });
+            }
+            let bind = mw::binding(MwType::Two, mw, rkey, &*info)?;
+            let request = batch.last()?;
+            request.wr = SendWr::bind(request.wr.wr_id, request.wr.flags, &bind);
+            Ok(())
+        });
+    }
 }
 
 unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {

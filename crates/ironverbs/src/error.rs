@@ -333,7 +333,7 @@ impl fmt::Debug for Why {
     }
 }
 
-const CODES: [(VendorErr, &str); 20] = [
+const CODES: [(VendorErr, &str); 24] = [
     (VendorErr::None, "no reason given"),
     (VendorErr::Flushed, "the queue pair is in the error state"),
     (VendorErr::LkeyUnknown, "the lkey names no region"),
@@ -354,6 +354,13 @@ const CODES: [(VendorErr, &str); 20] = [
     (VendorErr::OpNotAllowed, "the queue pair does not allow the operation"),
     (VendorErr::RemoteAccessHere, "this side refused the peer's access"),
     (VendorErr::PeerKilled, "the peer's process on this host was killed"),
+    (
+        VendorErr::BindKey,
+        "the window's key is not its own, or it is bound, or the region's key is none",
+    ),
+    (VendorErr::BindPd, "window, region and queue pair are not of one protection domain"),
+    (VendorErr::BindRange, "the window reaches outside its region, or is empty"),
+    (VendorErr::BindAccess, "the region allows no windows, or none with these rights"),
 ];
 
 #[cfg(test)]

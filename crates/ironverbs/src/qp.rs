@@ -420,7 +420,8 @@ impl Qp<Rc> {
         self.request(into, Plan::new(WrOpcode::FetchAdd).remote(remote).atomic(add, 0))
     }
 
-    /// SEND that ends the peer's own rkey `rkey`: it is of no use to anybody afterwards.
+    /// SEND that ends a memory window of the peer, which is bound to its end of this connection and has the key `rkey`.
+    /// Regions are refused.
     pub fn send_with_inv<B: Source>(&self, data: B, rkey: u32) -> Request<'_, B, Done> {
         self.request(data, Plan::new(WrOpcode::SendWithInv).invalidate(rkey))
     }

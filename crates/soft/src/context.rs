@@ -24,6 +24,7 @@ pub(crate) mod limits {
     pub(crate) const CQ: u32 = 65_536;
     pub(crate) const CQE: u32 = 4_194_303;
     pub(crate) const MR: u32 = 1 << 20;
+    pub(crate) const MW: u32 = 1 << 20;
     pub(crate) const PD: u32 = 65_536;
     pub(crate) const AH: u32 = 1 << 20;
     pub(crate) const SRQ: u32 = 16_384;
@@ -66,6 +67,7 @@ pub struct DeviceAttr {
     pub max_cq: u32,
     pub max_cqe: u32,
     pub max_mr: u32,
+    pub max_mw: u32,
     pub max_pd: u32,
     pub max_qp_rd_atom: u32,
     pub max_res_rd_atom: u32,
@@ -213,8 +215,10 @@ impl Context {
 
     /// Limits of the device (ibv_query_device(3)).
     pub fn attr(&self) -> DeviceAttr {
-        // CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, RC_RNR_NAK_GEN, SRQ_RESIZE, XRC, each with a test.
-        let device_cap_flags = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 20;
+        // CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, RC_RNR_NAK_GEN, SRQ_RESIZE, MEM_WINDOW, XRC,
+        // MEM_MGT_EXTENSIONS (local invalidate, SEND with invalidate), MEM_WINDOW_TYPE_2B, each with a test.
+        const WINDOWS: u32 = 1 << 17 | 1 << 21 | 1 << 24;
+        let device_cap_flags = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | WINDOWS | 1 << 20;
         let config = self.host.config();
         DeviceAttr {
             fw_ver: env!("CARGO_PKG_VERSION").to_owned(),
@@ -234,6 +238,7 @@ impl Context {
             max_cq: limits::CQ,
             max_cqe: limits::CQE,
             max_mr: limits::MR,
+            max_mw: limits::MW,
             max_pd: limits::PD,
             max_qp_rd_atom: limits::RD_ATOMIC,
             max_res_rd_atom: limits::RD_ATOMIC * limits::QP,

@@ -38,6 +38,7 @@ mod status;
 mod subnet;
 mod surroundings;
 mod timers;
+mod window;
 mod xrcd;
 
 pub use ah::Ah;
@@ -59,6 +60,7 @@ pub use qp::{PostGuard, Qp};
 pub use registry::Member;
 pub use srq::{Srq, SrqAttr};
 pub use status::{ProcessStatus, QpStatus, WaitStatus};
+pub use window::{Mw, MwType};
 pub use xrcd::Xrcd;
 
 pub use ironverbs_transport::qp::{Carried, Counters, Direct, ModifyError, Payload, PostError};

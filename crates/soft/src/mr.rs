@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::direct::Thing;
 use crate::dm::Dm;
-use crate::memory::{NOWHERE, REMOTE_BIT, Region, slot_of_key};
+use crate::memory::{NOWHERE, REMOTE_BIT, Region, Regions, slot_of_key};
 use crate::object::{self, Identity};
 use crate::{Context, Error, Pd};
 
@@ -195,6 +195,7 @@ impl Mr {
         let (addr, len, iova) = new_range.unwrap_or((now.addr, now.len, now.iova));
         let iova = check(addr, len, iova, access)?;
         let lkey = now.lkey;
+        not_bound(&pd.host().regions.read(), lkey)?;
         let region = Region { pd: pd.handle(), addr, len, iova, access };
         pd.host().regions.write().replace(lkey, region);
         pd.host().wait_for_peers(Thing::Region(slot_of_key(lkey)), None);
@@ -205,12 +206,30 @@ impl Mr {
     }
 
     /// Deregisters (ibv_dereg_mr(3)): when this returns, nobody reads or writes the memory any more.
+    ///
+    /// # Errors
+    /// Busy while memory windows are bound to it.
     pub fn destroy(&self) -> Result<(), Error> {
+        self.end(false)
+    }
+
+    fn end(&self, whatever_is_bound: bool) -> Result<(), Error> {
         self.context.inner().check()?;
-        self.identity.retire()?;
         let now = self.now.lock();
         let host = now.pd.host();
-        host.regions.write().remove(now.lkey);
+        let ended = {
+            let mut regions = host.regions.write();
+            if !whatever_is_bound {
+                not_bound(&regions, now.lkey)?;
+            }
+            self.identity.retire()?;
+            let ended = regions.unbind_all(now.lkey);
+            regions.remove(now.lkey);
+            ended
+        };
+        for window in ended {
+            host.wait_for_peers(Thing::Region(window), None);
+        }
         host.wait_for_peers(Thing::Region(slot_of_key(now.lkey)), None);
         host.regions.write().free(now.lkey);
         object::give_back(&now.pd.users);
@@ -224,7 +243,15 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         // Nobody can deregister it any more, and its memory may go next. Destroyed before: nothing to do.
-        let _ = self.destroy();
+        let _ = self.end(true);
+    }
+}
+
+/// Busy while windows are bound to the region.
+fn not_bound(regions: &Regions, lkey: u32) -> Result<(), Error> {
+    match regions.bound_to(lkey) {
+        0 => Ok(()),
+        users => Err(Error::Busy { what: "memory region", users }),
     }
 }
 

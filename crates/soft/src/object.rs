@@ -38,6 +38,7 @@ pub(crate) struct Quotas {
     pub(crate) pd: Arc<Quota>,
     pub(crate) cq: Arc<Quota>,
     pub(crate) mr: Arc<Quota>,
+    pub(crate) mw: Arc<Quota>,
     pub(crate) ah: Arc<Quota>,
     pub(crate) srq: Arc<Quota>,
 }
@@ -48,6 +49,7 @@ impl Default for Quotas {
             pd: Quota::new("protection domain", limits::PD),
             cq: Quota::new("completion queue", limits::CQ),
             mr: Quota::new("memory region", limits::MR),
+            mw: Quota::new("memory window", limits::MW),
             ah: Quota::new("address handle", limits::AH),
             srq: Quota::new("shared receive queue", limits::SRQ),
         }

@@ -10,7 +10,7 @@ use ironverbs_transport::verbs::{Access, AhAttr, Fault, QpCap, QpType};
 use crate::host::Inner;
 use crate::mr;
 use crate::object::{self, Identity};
-use crate::{Ah, Context, Cq, Dm, Error, Mr, Qp, Sge, Srq, Xrcd};
+use crate::{Ah, Context, Cq, Dm, Error, Mr, Mw, MwType, Qp, Sge, Srq, Xrcd};
 
 /// A protection domain (ibv_alloc_pd(3)).
 #[derive(Debug)]
@@ -129,6 +129,13 @@ impl Pd {
         self.identity.check()?;
         // SAFETY: the caller promises what `register` asks for.
         unsafe { Mr::register(self, addr, len, iova, access) }
+    }
+
+    /// Makes a memory window, bound to nothing yet (ibv_alloc_mw(3)).
+    pub fn alloc_mw(self: &Arc<Self>, kind: MwType) -> Result<Arc<Mw>, Error> {
+        self.context.check()?;
+        self.identity.check()?;
+        Mw::allocate(self, kind)
     }
 
     /// Makes a region that is nowhere: it reads as zeros, and what is written to it is forgotten

@@ -551,11 +551,24 @@ impl Qp {
             return;
         }
         if state.transport.output() != Output::None {
-            self.transmit(state, now());
+            let now = now();
+            self.carry_out_locals(state);
+            self.transmit(state, now);
+            // What those held up may go now.
+            while self.carry_out_locals(state) {
+                self.transmit(state, now);
+            }
             self.tell_psn(state);
         }
         self.publish_later(state);
         self.set_timer(state);
+    }
+
+    /// Carries out requests that send nothing, while no sender is locked: others may have to be waited for.
+    #[inline]
+    fn carry_out_locals(&self, state: &mut State) -> bool {
+        state.transport.uses_locals()
+            && state.transport.carry_out_locals(&mut Surroundings::of(self))
     }
 
     fn transmit(&self, state: &mut State, now: Instant) {

@@ -8,13 +8,13 @@ use std::time::Duration;
 use ironverbs_transport::device::{
     self, Atomic, Carrier, OneSided, Piece, PullError, QpEvent, Queue, RecvWqe,
 };
-use ironverbs_transport::verbs::{Access, Fault, QpType, Sge, Wc};
+use ironverbs_transport::verbs::{Access, Bind, Fault, QpType, Sge, Wc};
 use parking_lot::{RwLock, RwLockReadGuard};
 
 use crate::direct::{Local, Thing};
 use crate::event::{AsyncEvent, EventSource};
 use crate::local::Outbound;
-use crate::memory::{Regions, slot_of_key};
+use crate::memory::{By, Regions, slot_of_key};
 use crate::reference::Source;
 use crate::{Qp, Srq};
 
@@ -106,6 +106,17 @@ impl<'a> Surroundings<'a> {
         }
     }
 
+    fn by(&self) -> By {
+        By { pd: self.pd, qpn: self.qp.qpn() }
+    }
+
+    /// Waits until no peer uses a window's old key any more: the program is about to be told that it is of no use. But the
+    /// engine does not wait for a process that was stopped.
+    fn left_alone(&self, rkey: u32) {
+        let thing = Thing::Region(slot_of_key(rkey));
+        self.qp.host().wait_for_peers(thing, Some(INVALIDATION));
+    }
+
     /// The QP's own rights come before the region's (IBA 9.7.4.1.4).
     fn granted(&self, need: Access) -> Result<(), Fault> {
         if self.qp.remote_access().contains(need) { Ok(()) } else { Err(Fault::Access) }
@@ -132,22 +143,22 @@ impl device::Device for Surroundings<'_> {
 
     fn check_remote(&mut self, rkey: u32, va: u64, len: u64, need: Access) -> Result<(), Fault> {
         self.granted(need)?;
-        self.regions.check_remote(self.pd, rkey, va, len, need)
+        self.regions.check_remote(self.by(), rkey, va, len, need)
     }
 
     fn read_remote(&mut self, rkey: u32, va: u64, dst: &mut [u8]) -> Result<(), Fault> {
         self.granted(Access::REMOTE_READ)?;
-        self.regions.read_remote(self.pd, rkey, va, dst)
+        self.regions.read_remote(self.by(), rkey, va, dst)
     }
 
     fn write_remote(&mut self, rkey: u32, va: u64, src: &[u8]) -> Result<(), Fault> {
         self.granted(Access::REMOTE_WRITE)?;
-        self.regions.write_remote(self.pd, rkey, va, src)
+        self.regions.write_remote(self.by(), rkey, va, src)
     }
 
     fn atomic(&mut self, rkey: u32, va: u64, op: Atomic) -> Result<u64, Fault> {
         self.granted(Access::REMOTE_ATOMIC)?;
-        self.regions.atomic(self.pd, rkey, va, op)
+        self.regions.atomic(self.by(), rkey, va, op)
     }
 
     fn carry_out(&mut self, request: &OneSided<'_>) -> Option<Carrier> {
@@ -166,12 +177,19 @@ impl device::Device for Surroundings<'_> {
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
-        self.regions.invalidate(self.pd, rkey)?;
-        // The program is told, by this very message, that the key is of no more use. But the engine does not wait for
-        // a process that was stopped.
-        let thing = Thing::Region(slot_of_key(rkey));
-        self.qp.host().wait_for_peers(thing, Some(INVALIDATION));
+        self.regions.invalidate(self.by(), rkey)?;
+        self.left_alone(rkey);
         Ok(())
+    }
+
+    fn bind(&mut self, bind: &Bind) -> Result<(), Fault> {
+        self.regions.bind(self.by(), bind)?;
+        self.left_alone(bind.rkey);
+        Ok(())
+    }
+
+    fn invalidate_local(&mut self, rkey: u32) -> Result<(), Fault> {
+        self.invalidate(rkey)
     }
 
     fn locate(&mut self, sge: &Sge, offset: u32, len: u32) -> Result<Piece, Fault> {
@@ -198,8 +216,10 @@ impl device::Device for Surroundings<'_> {
 
     fn pull_remote(&mut self, rkey: u32, va: u64, len: u32) -> Result<(), PullError> {
         self.granted(Access::REMOTE_WRITE).map_err(PullError::Fault)?;
-        let to = self.regions.remote(self.pd, rkey, va, len.into(), Access::REMOTE_WRITE);
-        self.fetch(0, to.map_err(PullError::Fault)?, len)
+        let (by, write) = (self.by(), Access::REMOTE_WRITE);
+        let fetched =
+            self.regions.remote(by, rkey, va, len.into(), write, |to| self.fetch(0, to, len));
+        fetched.map_err(PullError::Fault)?
     }
 
     fn select_srq(&mut self, srqn: u32) -> bool {

@@ -1,6 +1,6 @@
 //! What a queue pair needs from the device around it.
 
-use crate::verbs::{Access, Fault, Sge, Wc};
+use crate::verbs::{Access, Bind, Fault, Sge, Wc};
 use ironverbs_wire::Path;
 
 /// A point in time: nanoseconds of a monotonic clock, real or simulated.
@@ -173,6 +173,15 @@ pub trait Device {
     }
     /// Invalidates `rkey` for a SEND with invalidate.
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault>;
+
+    /// Binds a memory window to part of a region, for this QP where it is of type 2.
+    fn bind(&mut self, _bind: &Bind) -> Result<(), Fault> {
+        Err(Fault::Key)
+    }
+    /// Ends what a window of type 2 is bound to, at the wish of this side.
+    fn invalidate_local(&mut self, _rkey: u32) -> Result<(), Fault> {
+        Err(Fault::Key)
+    }
 
     /// Where in this process `len` bytes from `offset` bytes into `sge` on are, to be named to a sink
     /// that takes payloads by reference.

@@ -78,8 +78,19 @@ pub enum WrOpcode {
     CompareSwap = 5,
     /// 64-bit fetch and add.
     FetchAdd = 6,
+    /// Invalidation of an rkey of this side.
+    LocalInv = 7,
+    /// Binding of a memory window.
+    BindMw = 8,
     /// SEND that invalidates an rkey of the responder.
     SendWithInv = 9,
+}
+
+impl WrOpcode {
+    /// Whether it concerns this side alone, and sends nothing.
+    pub const fn is_local(self) -> bool {
+        matches!(self, WrOpcode::LocalInv | WrOpcode::BindMw)
+    }
 }
 
 /// Status of a completion (`enum ibv_wc_status`).
@@ -121,6 +132,8 @@ pub enum WcOpcode {
     Read = 2,
     CompareSwap = 3,
     FetchAdd = 4,
+    BindMw = 5,
+    LocalInv = 6,
     Recv = 128,
     RecvWriteWithImm = 129,
 }
@@ -264,7 +277,7 @@ pub struct SendWr {
     pub flags: SendFlags,
     /// Immediate data, as it stands on the wire (network order, opaque).
     pub imm: [u8; 4],
-    /// The rkey that `SendWithInv` invalidates.
+    /// The rkey that `SendWithInv` or `LocalInv` invalidates.
     pub invalidate_rkey: u32,
     /// Remote address of WRITE, READ and atomics.
     pub remote_addr: u64,
@@ -278,6 +291,51 @@ pub struct SendWr {
     pub ud: Option<UdDest>,
     /// The peer's SRQ that the request is for, XRC only, 24 bits.
     pub xrc_srqn: u32,
+}
+
+/// What a [`WrOpcode::BindMw`] does (`struct ibv_mw_bind_info`).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// The window's key after it; what it had names the window by all but its lowest byte.
+    pub rkey: u32,
+    /// Local key of the region.
+    pub lkey: u32,
+    /// Where the window begins, as the region's keys name it.
+    pub addr: u64,
+    /// Bytes; 0, of windows of type 1, ends what was bound.
+    pub len: u64,
+    /// Rights of peers, and whether they count from 0.
+    pub access: Access,
+}
+
+impl SendWr {
+    /// The request that binds a window. A request has no fields of its own for it, so as to be no longer than others.
+    pub fn bind(wr_id: u64, flags: SendFlags, bind: &Bind) -> SendWr {
+        SendWr {
+            wr_id,
+            opcode: WrOpcode::BindMw,
+            flags,
+            imm: [0; 4],
+            invalidate_rkey: bind.lkey,
+            remote_addr: bind.addr,
+            rkey: bind.rkey,
+            compare_add: bind.len,
+            swap: bind.access.bits().into(),
+            ud: None,
+            xrc_srqn: 0,
+        }
+    }
+
+    /// What it binds, if that is what it does.
+    pub fn binding(&self) -> Option<Bind> {
+        (self.opcode == WrOpcode::BindMw).then_some(Bind {
+            rkey: self.rkey,
+            lkey: self.invalidate_rkey,
+            addr: self.remote_addr,
+            len: self.compare_add,
+            access: Access::from_bits_truncate(self.swap as u32),
+        })
+    }
 }
 
 /// A work completion (`struct ibv_wc`).
@@ -359,6 +417,14 @@ pub enum VendorErr {
     RemoteAccessHere = 18,
     /// The peer's process on this host was killed.
     PeerKilled = 19,
+    /// A window cannot be bound with that key: it is not the window's, or it is bound already, or the region's is none.
+    BindKey = 20,
+    /// Window, region and queue pair are not of one protection domain.
+    BindPd = 21,
+    /// The range is not within the region, or empty.
+    BindRange = 22,
+    /// The region does not allow windows, or not with these rights.
+    BindAccess = 23,
 }
 
 /// Why a memory access was refused.

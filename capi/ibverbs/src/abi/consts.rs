@@ -46,6 +46,8 @@ pub(crate) const IBV_QP_EX_WITH_SEND_WITH_IMM: u64 = 1 << 3;
 pub(crate) const IBV_QP_EX_WITH_RDMA_READ: u64 = 1 << 4;
 pub(crate) const IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP: u64 = 1 << 5;
 pub(crate) const IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
+pub(crate) const IBV_QP_EX_WITH_LOCAL_INV: u64 = 1 << 7;
+pub(crate) const IBV_QP_EX_WITH_BIND_MW: u64 = 1 << 8;
 pub(crate) const IBV_QP_EX_WITH_SEND_WITH_INV: u64 = 1 << 9;
 
 pub(crate) const IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;

@@ -16,7 +16,7 @@ pub(crate) struct ibv_context_ops {
     pub(crate) _compat: [Unused; 7],
     pub(crate) alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_int) -> *mut ibv_mw>,
     pub(crate) bind_mw:
-        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut c_void) -> c_int>,
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
     pub(crate) dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
     pub(crate) _compat_create_cq: Unused,
     pub(crate) poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,

@@ -81,6 +81,7 @@ layout! {
     ibv_gid_entry 32 {}
     ibv_global_route 24 {}
     ibv_grh 40 {}
+    ibv_mw_bind 48 { wr_id 0 send_flags 8 bind_info 16 }
     ibv_mw_bind_info 32 {}
     ibv_odp_caps 24 {}
     ibv_port_attr 52 {}

@@ -30,6 +30,14 @@ pub(crate) struct ibv_mw_bind_info {
 
 #[repr(C)]
 #[derive(Copy, Clone)]
+pub(crate) struct ibv_mw_bind {
+    pub(crate) wr_id: u64,
+    pub(crate) send_flags: u32,
+    pub(crate) bind_info: ibv_mw_bind_info,
+}
+
+#[repr(C)]
+#[derive(Copy, Clone)]
 pub(crate) struct wr_rdma {
     pub(crate) remote_addr: u64,
     pub(crate) rkey: u32,

@@ -131,6 +131,7 @@ impl Initiator {
             qp.what.peer_qpn == local.qpn && (qp.what.peer_slot, qp.what.peer_tenure) == self.own;
         let allowed = region.what.line.rkey == request.rkey
             && region.what.line.pd == qp.what.pd
+            && (region.what.line.qpn == 0 || region.what.line.qpn == request.dest_qpn)
             && region.what.line.access.contains(need)
             && qp.what.access.contains(need);
         if !(connected && allowed) {

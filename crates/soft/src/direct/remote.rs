@@ -117,6 +117,7 @@ impl Remote {
             addr: self.long(at + line::ADDR),
             len: self.long(at + line::LEN),
             iova: self.long(at + line::IOVA),
+            qpn: self.word(at + line::QPN),
         };
         let place = self.long(at + line::ARENA).checked_sub(1);
         let what = Found { line, place };

@@ -21,7 +21,7 @@ use super::arena;
 use super::protocol::{self, Memory, Word};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"irondoor");
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// Regions that the table has lines for: those with smaller slot numbers.
 pub(crate) const REGIONS: usize = 1 << 16;
@@ -67,6 +67,8 @@ pub(super) mod line {
     pub(in crate::direct) const IOVA: usize = 32;
     /// Where it is in the arena, plus one; 0: it is not.
     pub(in crate::direct) const ARENA: usize = 40;
+    /// The only queue pair by which it may be reached; 0: any.
+    pub(in crate::direct) const QPN: usize = 48;
 }
 
 /// In an access word: the line says something.
@@ -113,6 +115,8 @@ pub(crate) struct RegionLine {
     pub(crate) addr: u64,
     pub(crate) len: u64,
     pub(crate) iova: u64,
+    /// The one queue pair by which it may be reached, as a window of type 2; 0: any.
+    pub(crate) qpn: u32,
 }
 
 /// This process's table, or rather one Host's.
@@ -204,6 +208,7 @@ impl Table {
                 self.set_long(at + line::ADDR, region.addr);
                 self.set_long(at + line::LEN, region.len);
                 self.set_long(at + line::IOVA, region.iova);
+                self.set(at + line::QPN, region.qpn);
                 self.set_long(at + line::ARENA, self.place(region).map_or(0, |place| place + 1));
             }
         });

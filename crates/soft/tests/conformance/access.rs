@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ironverbs_soft::*;
 
 use crate::fabric::Fabric;
-use crate::side::{ALL, Side, outcomes, pair, pair_with, pattern, wr};
+use crate::side::{ALL, Side, move_to, next_key, outcomes, pair, pair_with, pattern, wr};
 
 cases![
     what_a_peer_may_not_reach_it_does_not_reach,
@@ -22,7 +22,11 @@ cases![
     deregistering_ends_access,
     zero_based_and_moved_regions_are_named_by_their_iova,
     rereg_changes_what_peers_may_do,
-    send_with_invalidate_ends_remote_access,
+    send_with_invalidate_ends_a_window,
+    a_window_gives_what_it_was_bound_with,
+    a_window_that_cannot_be_bound_breaks_the_queue_pair,
+    windows_keep_the_order_of_requests,
+    null_regions_are_everywhere_and_nowhere,
     an_rkey_that_may_not_be_invalidated_fails_both_ends,
     unsignaled_requests_that_fail_complete,
     events_name_the_queue_pair_and_come_once,
@@ -466,12 +470,17 @@ fn rereg_changes_what_peers_may_do(f: &Fabric) {
     pd.destroy().unwrap();
 }
 
-fn send_with_invalidate_ends_remote_access(f: &Fabric) {
+fn send_with_invalidate_ends_a_window(f: &Fabric) {
     let (a, b, mine, _) = sides(f);
-    let region = b.register(ALL);
+    let region = b.windowed();
     let (x, y) = pair(&a, &b, QpType::Rc);
+    let mw = b.pd.alloc_mw(MwType::Two).unwrap();
+    let rkey = b.bind(&y, &mw, &region, REACH);
+    assert_eq!(f.completion(&b).opcode, WcOpcode::BindMw);
+    x.post_send(&SendWr { rkey, ..b.remote(1, WrOpcode::Write, 0) }, Payload::Sges(&[a.sge(0, 8)]))
+        .unwrap();
+    assert_eq!(f.completion(&a).status, WcStatus::Success);
     y.post_recv(1, &[b.sge(0, 4000)]).unwrap();
-    let rkey = region.rkey();
     let request = SendWr { invalidate_rkey: rkey, ..wr(1, WrOpcode::SendWithInv) };
     x.post_send(&request, Payload::Sges(&[a.sge(0, 3000)])).unwrap();
     assert_eq!(f.completion(&a).status, WcStatus::Success);
@@ -479,8 +488,10 @@ fn send_with_invalidate_ends_remote_access(f: &Fabric) {
     assert_eq!((wc.status, wc.byte_len, wc.opcode), (WcStatus::Success, 3000, WcOpcode::Recv));
     assert_eq!((wc.flags, wc.invalidated_rkey), (WcFlags::WITH_INV, rkey));
     assert_eq!(b.read(0, 3000), mine[..3000]);
-    refused(f, &a, &b, &SendWr { rkey, ..b.remote(1, WrOpcode::Read, 0) }, 8, ACCESS);
-    // Locally it is as before.
+    x.post_send(&SendWr { rkey, ..b.remote(1, WrOpcode::Read, 0) }, Payload::Sges(&[a.sge(0, 8)]))
+        .unwrap();
+    assert_eq!(f.completion(&a).status, WcStatus::RemAccessErr);
+    // Locally the region is as before.
     x.destroy().unwrap();
     y.destroy().unwrap();
     let (x, y) = pair(&a, &b, QpType::Rc);
@@ -490,11 +501,222 @@ fn send_with_invalidate_ends_remote_access(f: &Fabric) {
     region.destroy().unwrap();
 }
 
+/// All that peers can do.
+const REACH: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+
+fn a_window_gives_what_it_was_bound_with(f: &Fabric) {
+    let (a, b, mine, yours) = sides(f);
+    let region = b.windowed();
+    for kind in [MwType::One, MwType::Two] {
+        let mw = b.pd.alloc_mw(kind).unwrap();
+        let (x, y) = pair(&a, &b, QpType::Rc);
+        let rkey = next_key(mw.rkey());
+        let bind = Bind {
+            rkey,
+            lkey: region.lkey(),
+            addr: b.memory.addr() + 4096,
+            len: 4096,
+            access: Access::REMOTE_WRITE,
+        };
+        let post = |bind: &Bind| {
+            let request = SendWr::bind(5, SendFlags::SIGNALED, bind);
+            y.post_send(&request, Payload::Sges(&[])).unwrap();
+        };
+        post(&bind);
+        assert_eq!(outcomes(&f.completions(&b, 1)), [(5, WcStatus::Success)]);
+        assert!(matches!(region.destroy(), Err(Error::Busy { users: 1, .. })));
+        // SAFETY: the same memory.
+        assert!(unsafe { region.rereg(None, None, Some(ALL)) }.is_err());
+        let write = |offset| SendWr { rkey, ..b.remote(1, WrOpcode::Write, offset) };
+        x.post_send(&write(4096), Payload::Sges(&[a.sge(0, 4096)])).unwrap();
+        assert_eq!(f.completion(&a).status, WcStatus::Success);
+        assert_eq!(b.read(4096, 4096), mine[..4096]);
+        b.fill(4096, &yours[4096..8192]);
+        // Beyond its ends, or what it was not given: of either type by the queue pair that bound it, whose connection
+        // breaks; a window of type 1 goes on with another.
+        let (x, y) = match kind {
+            MwType::One => pair(&a, &b, QpType::Rc),
+            MwType::Two => (x, y),
+        };
+        let read = SendWr { rkey, ..b.remote(2, WrOpcode::Read, 4096) };
+        x.post_send(&read, Payload::Sges(&[a.sge(0, 8)])).unwrap();
+        assert_eq!(f.completion(&a).status, WcStatus::RemAccessErr);
+        let _ = f.event(&b);
+        if kind == MwType::One {
+            let (x, _y) = pair(&a, &b, QpType::Rc);
+            x.post_send(&write(4095), Payload::Sges(&[a.sge(0, 8)])).unwrap();
+            assert_eq!(f.completion(&a).status, WcStatus::RemAccessErr);
+            let _ = f.event(&b);
+        } else {
+            // Of type 2 it is for that queue pair alone.
+            let (x, _y) = pair(&a, &b, QpType::Rc);
+            x.post_send(&write(4096), Payload::Sges(&[a.sge(0, 8)])).unwrap();
+            assert_eq!(f.completion(&a).status, WcStatus::RemAccessErr);
+            let _ = f.event(&b);
+        }
+        assert_eq!(b.read(0, 1 << 16), yours[..1 << 16]);
+        mw.destroy().unwrap();
+        x.destroy().unwrap();
+        y.destroy().unwrap();
+    }
+    region.destroy().unwrap();
+}
+
+fn a_window_that_cannot_be_bound_breaks_the_queue_pair(f: &Fabric) {
+    let (a, b, _, _) = sides(f);
+    let good = b.windowed();
+    let plain = b.register(ALL);
+    let unwritable = b.register(Access::MW_BIND);
+    let (other, foreign) = b.other_domain();
+    let (first, len) = (b.memory.addr(), b.memory.len() as u64);
+    let write = Access::REMOTE_WRITE;
+    let cases = [
+        (MwType::Two, plain.lkey(), first, 8, write, VendorErr::BindAccess),
+        (MwType::Two, unwritable.lkey(), first, 8, write, VendorErr::BindAccess),
+        (MwType::One, unwritable.lkey(), first, 8, Access::REMOTE_ATOMIC, VendorErr::BindAccess),
+        (MwType::Two, foreign.lkey(), first, 8, write, VendorErr::BindPd),
+        (MwType::Two, 0xdead_be00, first, 8, write, VendorErr::BindKey),
+        (MwType::Two, good.rkey(), first, 8, write, VendorErr::BindKey),
+        (MwType::Two, good.lkey(), first, 0, write, VendorErr::BindRange),
+        (MwType::Two, good.lkey(), first - 1, 8, write, VendorErr::BindRange),
+        (MwType::One, good.lkey(), first, len + 1, write, VendorErr::BindRange),
+        (MwType::One, good.lkey(), first, u64::MAX, write, VendorErr::BindRange),
+    ];
+    for (kind, lkey, addr, len, access, why) in cases {
+        let mw = b.pd.alloc_mw(kind).unwrap();
+        let (_x, y) = pair(&a, &b, QpType::Rc);
+        let bind = Bind { rkey: next_key(mw.rkey()), lkey, addr, len, access };
+        y.post_send(&SendWr::bind(5, SendFlags::empty(), &bind), Payload::Sges(&[])).unwrap();
+        y.post_send(&b.remote(6, WrOpcode::Write, 0), Payload::Sges(&[])).unwrap();
+        let found = f.completions(&b, 2);
+        assert_eq!(outcomes(&found), [(5, WcStatus::MwBindErr), (6, WcStatus::WrFlushErr)]);
+        assert_eq!((found[0].vendor_err, found[0].opcode), (why as u32, WcOpcode::BindMw));
+        assert_eq!(y.state(), QpState::Err);
+        mw.destroy().unwrap();
+    }
+    // A window of another domain, one that is bound already, and keys that are none of a bound window.
+    let elsewhere = other.alloc_mw(MwType::Two).unwrap();
+    let taken = b.pd.alloc_mw(MwType::Two).unwrap();
+    let (_x, y) = pair(&a, &b, QpType::Rc);
+    b.bind(&y, &taken, &good, write);
+    assert_eq!(f.completion(&b).status, WcStatus::Success);
+    b.bind(&y, &taken, &good, write);
+    assert_eq!(f.completion(&b).vendor_err, VendorErr::BindKey as u32);
+    let (_x, y) = pair(&a, &b, QpType::Rc);
+    b.bind(&y, &elsewhere, &good, write);
+    assert_eq!(f.completion(&b).vendor_err, VendorErr::BindPd as u32);
+    let first_type = b.pd.alloc_mw(MwType::One).unwrap();
+    // The last is bound, but by another queue pair.
+    for rkey in [0, good.rkey(), first_type.rkey(), taken.rkey(), next_key(taken.rkey())] {
+        let (_x, y) = pair(&a, &b, QpType::Rc);
+        let request = SendWr { invalidate_rkey: rkey, ..wr(9, WrOpcode::LocalInv) };
+        y.post_send(&request, Payload::Sges(&[])).unwrap();
+        let wc = f.completion(&b);
+        assert_eq!((wc.status, wc.opcode), (WcStatus::MwBindErr, WcOpcode::LocalInv));
+        assert_eq!(wc.vendor_err, VendorErr::InvalidateRefused as u32);
+    }
+    good.destroy().unwrap_err();
+    taken.destroy().unwrap();
+    good.destroy().unwrap();
+}
+
+/// What stands before a binding is complete before it, and what stands behind it goes when it is done.
+fn windows_keep_the_order_of_requests(f: &Fabric) {
+    let (a, b, mine, yours) = sides(f);
+    let region = b.windowed();
+    let (x, y) = pair(&a, &b, QpType::Rc);
+    let mw = b.pd.alloc_mw(MwType::Two).unwrap();
+    for round in 0..5_u64 {
+        let rkey = mw.rkey() & !0xff | round as u32;
+        let bind = Bind {
+            rkey,
+            lkey: region.lkey(),
+            addr: region.iova(),
+            len: region.len(),
+            access: REACH,
+        };
+        x.post_recv(3, &[]).unwrap();
+        {
+            let mut batch = y.post_batch();
+            let write = |id, offset| SendWr { wr_id: id, ..a.remote(id, WrOpcode::Write, offset) };
+            batch.push(&write(1, 1 << 18), Payload::Sges(&[b.sge(1 << 18, 100_000)])).unwrap();
+            batch.push(&SendWr::bind(2, SendFlags::SIGNALED, &bind), Payload::Sges(&[])).unwrap();
+            // It tells the peer, which may use the key at once.
+            batch.push(&wr(3, WrOpcode::Send), Payload::Sges(&[])).unwrap();
+            batch.push(&write(4, 1 << 19), Payload::Sges(&[b.sge(1 << 19, 8)])).unwrap();
+        }
+        assert_eq!(f.completion(&a).wr_id, 3);
+        let found = f.completions(&b, 4);
+        let done: Vec<_> = (1..=4).map(|id| (id, WcStatus::Success)).collect();
+        assert_eq!(outcomes(&found), done);
+        assert_eq!(a.read(1 << 18, 100_000), yours[1 << 18..(1 << 18) + 100_000]);
+        let write = SendWr { rkey, ..b.remote(5, WrOpcode::Write, 0) };
+        x.post_send(&write, Payload::Sges(&[a.sge(0, 70_000)])).unwrap();
+        assert_eq!(outcomes(&f.completions(&a, 1)), [(5, WcStatus::Success)]);
+        assert_eq!(b.read(0, 70_000), mine[..70_000]);
+        let end = SendWr { invalidate_rkey: rkey, ..wr(6, WrOpcode::LocalInv) };
+        y.post_send(&end, Payload::Sges(&[])).unwrap();
+        assert_eq!(outcomes(&f.completions(&b, 1)), [(6, WcStatus::Success)]);
+        a.fill(1 << 18, &mine[1 << 18..(1 << 18) + 100_000]);
+    }
+    f.nothing_more(&[&a, &b]);
+    // In a queue that is drained they wait; in one that fails they are flushed.
+    move_to(&y, QpState::Sqd);
+    b.bind(&y, &mw, &region, REACH);
+    f.nothing_more(&[&b]);
+    move_to(&y, QpState::Rts);
+    assert_eq!(f.completion(&b).status, WcStatus::Success);
+    move_to(&y, QpState::Err);
+    b.bind(&y, &mw, &region, REACH);
+    let wc = f.completion(&b);
+    assert_eq!((wc.status, wc.opcode), (WcStatus::WrFlushErr, WcOpcode::BindMw));
+}
+
+fn null_regions_are_everywhere_and_nowhere(f: &Fabric) {
+    let (a, b, mine, yours) = sides(f);
+    let (x, y) = pair(&a, &b, QpType::Rc);
+    let (from, to) = (a.pd.alloc_null_mr().unwrap(), b.pd.alloc_null_mr().unwrap());
+    for len in [8u32, 5_000, 300_000] {
+        let size = len as usize;
+        let nothing = |mr: &Mr| Sge { addr: 99, len, lkey: mr.lkey() };
+        let list = [a.sge(0, len), nothing(&from)];
+        x.post_send(&b.remote(1, WrOpcode::Write, 0), Payload::Sges(&list)).unwrap();
+        assert_eq!(f.completion(&a).status, WcStatus::Success);
+        assert_eq!(b.read(0, size), mine[..size]);
+        assert_eq!(b.read(size, size), vec![0; size]);
+        b.fill(0, &yours[..2 * size]);
+        x.post_send(&b.remote(1, WrOpcode::Read, 0), Payload::Sges(&list)).unwrap();
+        assert_eq!(f.completion(&a).status, WcStatus::Success);
+        assert_eq!(a.read(0, size), yours[..size]);
+        a.fill(0, &mine[..size]);
+        y.post_recv(4, &[nothing(&to), b.sge(0, len)]).unwrap();
+        x.post_send(&wr(2, WrOpcode::Send), Payload::Sges(&[a.sge(0, 2 * len)])).unwrap();
+        assert_eq!(f.completion(&a).status, WcStatus::Success);
+        assert_eq!(outcomes(&f.completions(&b, 1)), [(4, WcStatus::Success)]);
+        assert_eq!(b.read(0, size), mine[size..2 * size]);
+        b.fill(0, &yours[..size]);
+    }
+    let request = SendWr { rkey: to.rkey(), ..b.remote(1, WrOpcode::Write, 0) };
+    refused(f, &a, &b, &request, 8, ACCESS);
+}
+
 fn an_rkey_that_may_not_be_invalidated_fails_both_ends(f: &Fabric) {
     let (a, b, _, _) = sides(f);
     let (_pd, foreign) = b.other_domain();
     let local = b.register(Access::LOCAL_WRITE);
-    for rkey in [0, 0xdead_beef, b.mr.lkey(), foreign.rkey(), local.rkey()] {
+    let (first, unbound) =
+        (b.pd.alloc_mw(MwType::One).unwrap(), b.pd.alloc_mw(MwType::Two).unwrap());
+    // Of regions, adapters invalidate those of the kernel only.
+    for rkey in [
+        0,
+        0xdead_beef,
+        b.mr.lkey(),
+        b.mr.rkey(),
+        foreign.rkey(),
+        local.rkey(),
+        first.rkey(),
+        unbound.rkey(),
+    ] {
         let (x, y) = pair(&a, &b, QpType::Rc);
         y.post_recv(70, &[b.sge(0, 64)]).unwrap();
         let request = SendWr { invalidate_rkey: rkey, ..wr(1, WrOpcode::SendWithInv) };

@@ -201,7 +201,7 @@ fn immediate_data_is_opaque(f: &Fabric) {
 fn completions_tell_what_was_done(f: &Fabric) {
     let (a, b) = f.two();
     let (x, y) = pair(&a, &b, QpType::Rc);
-    let region = b.register(side::ALL);
+    let region = b.windowed();
     use WrOpcode::*;
     for (opcode, sent, received) in [
         (Send, WcOpcode::Send, Some(WcOpcode::Recv)),
@@ -216,7 +216,10 @@ fn completions_tell_what_was_done(f: &Fabric) {
         if received.is_some() {
             y.post_recv(u64::MAX, &[b.sge(0, 64)]).unwrap();
         }
-        let request = SendWr { invalidate_rkey: region.rkey(), ..b.remote(1 << 63, opcode, 4096) };
+        let mw = b.pd.alloc_mw(MwType::Two).unwrap();
+        let key = b.bind(&y, &mw, &region, Access::REMOTE_READ);
+        assert_eq!(f.completion(&b).opcode, WcOpcode::BindMw);
+        let request = SendWr { invalidate_rkey: key, ..b.remote(1 << 63, opcode, 4096) };
         x.post_send(&request, Payload::Sges(&[a.sge(0, 8)])).unwrap();
         let wc = f.completion(&a);
         assert_eq!(

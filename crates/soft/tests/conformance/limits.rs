@@ -334,11 +334,16 @@ fn operations_a_service_does_not_have_are_refused(f: &Fabric) {
         for opcode in all {
             let ah = AhAttr { dgid: b.gid(), is_global: true, port_num: 1, ..AhAttr::default() };
             let path = a.pd.create_ah(&ah).unwrap().path();
-            let region = b.register(side::ALL);
+            let (region, mw) = (b.windowed(), b.pd.alloc_mw(MwType::Two).unwrap());
+            let mut key = 0;
+            if opcode == SendWithInv && qp_type == QpType::Rc {
+                key = b.bind(&y, &mw, &region, Access::REMOTE_READ);
+                assert_eq!(f.completion(&b).status, WcStatus::Success);
+            }
             y.post_recv(7, &[b.sge(512, 100)]).unwrap();
             let request = SendWr {
                 ud: Some(UdDest { path, qpn: y.qpn(), qkey: side::QKEY }),
-                invalidate_rkey: region.rkey(),
+                invalidate_rkey: key,
                 ..b.remote(1, opcode, 0)
             };
             let done = x.post_send(&request, Payload::Sges(&[a.sge(0, 8)]));

@@ -9,8 +9,8 @@ use ironverbs_soft::*;
 
 use crate::fabric::{Fabric, WATCHDOG};
 use crate::side::{
-    ALL, Side, attr, join, move_to, outcomes, pair, pair_with, pattern, post_inline, to_init,
-    to_rtr, to_rts, wr,
+    ALL, BIND, Side, attr, join, move_to, next_key, outcomes, pair, pair_with, pattern,
+    post_inline, to_init, to_rtr, to_rts, wr,
 };
 
 cases![
@@ -26,7 +26,7 @@ cases![
     a_connection_of_before_reaches_nothing,
     a_deregistered_region_is_left_alone,
     a_region_of_fewer_rights_is_left_alone,
-    an_invalidated_region_is_left_alone,
+    a_window_that_ends_is_left_alone,
     a_queue_pair_that_stops_is_left_alone,
     rights_taken_from_a_queue_pair_are_gone,
     atomics_of_everyone_add_up,
@@ -335,7 +335,14 @@ fn a_connection_of_before_reaches_nothing(f: &Fabric) {
 /// Lets `x` WRITE and READ all the time while `take_back` ends what it may do; from then on the target's memory must not change.
 /// On a path where packets do it, that was always so.
 #[track_caller]
-fn while_writing(f: &Fabric, a: &Side, x: &Arc<Qp>, b: &Side, mr: &Mr, take_back: impl FnOnce()) {
+fn while_writing(
+    f: &Fabric,
+    a: &Side,
+    x: &Arc<Qp>,
+    b: &Side,
+    key: (u64, u32),
+    take_back: impl FnOnce(),
+) {
     let done = AtomicBool::new(false);
     let posted = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -345,8 +352,7 @@ fn while_writing(f: &Fabric, a: &Side, x: &Arc<Qp>, b: &Side, mr: &Mr, take_back
             while !done.load(Ordering::Acquire) && start.elapsed() < WATCHDOG {
                 fill = fill.wrapping_add(1);
                 a.fill(0, &vec![fill; 300_000]);
-                let request =
-                    SendWr { remote_addr: mr.iova(), rkey: mr.rkey(), ..wr(1, WrOpcode::Write) };
+                let request = SendWr { remote_addr: key.0, rkey: key.1, ..wr(1, WrOpcode::Write) };
                 if x.post_send(&request, Payload::Sges(&[a.sge(0, 300_000)])).is_err() {
                     break;
                 }
@@ -379,7 +385,7 @@ fn a_deregistered_region_is_left_alone(f: &Fabric) {
     for _ in 0..20 {
         let (x, y) = warm_pair(f, &a, &b, QpType::Rc);
         let mr = b.register(ALL);
-        while_writing(f, &a, &x, &b, &mr, || mr.destroy().unwrap());
+        while_writing(f, &a, &x, &b, (mr.iova(), mr.rkey()), || mr.destroy().unwrap());
         x.destroy().unwrap();
         y.destroy().unwrap();
         f.settle();
@@ -399,7 +405,7 @@ fn a_region_of_fewer_rights_is_left_alone(f: &Fabric) {
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
         // SAFETY: the memory stays.
         let take_back = || unsafe { mr.rereg(None, None, Some(access)) }.unwrap();
-        while_writing(f, &a, &x, &b, &mr, take_back);
+        while_writing(f, &a, &x, &b, (mr.iova(), mr.rkey()), take_back);
         mr.destroy().unwrap();
         x.destroy().unwrap();
         y.destroy().unwrap();
@@ -409,31 +415,49 @@ fn a_region_of_fewer_rights_is_left_alone(f: &Fabric) {
     }
 }
 
-fn an_invalidated_region_is_left_alone(f: &Fabric) {
+fn a_window_that_ends_is_left_alone(f: &Fabric) {
     if f.network().is_some() {
         return;
     }
     let (a, b) = f.two();
-    for _ in 0..10 {
+    let region = b.windowed();
+    for round in 0..12 {
         let (x, y) = warm_pair(f, &a, &b, QpType::Rc);
-        let (other, ear) = pair(&a, &b, QpType::Rc);
-        let mr = b.register(ALL);
-        ear.post_recv(55, &[]).unwrap();
-        let take_back = || {
-            let invalidate = SendWr { invalidate_rkey: mr.rkey(), ..wr(7, WrOpcode::SendWithInv) };
-            other.post_send(&invalidate, Payload::Sges(&[])).unwrap();
-            f.until("the receive", || b.poll().iter().any(|wc| wc.wr_id == 55));
+        let kind = if round % 3 == 0 { MwType::One } else { MwType::Two };
+        let mw = b.pd.alloc_mw(kind).unwrap();
+        let rkey = b.bind(&y, &mw, &region, Access::REMOTE_WRITE);
+        f.until("the binding", || b.poll().iter().any(|wc| wc.wr_id == BIND));
+        let ends = |request: &SendWr| {
+            y.post_send(request, Payload::Sges(&[])).unwrap();
+            f.until("its end", || b.poll().iter().any(|wc| wc.wr_id == 55));
         };
-        while_writing(f, &a, &x, &b, &mr, take_back);
-        for qp in [x, y, other, ear] {
+        let take_back = || match round % 3 {
+            0 => {
+                let nothing = Bind {
+                    rkey: next_key(rkey),
+                    lkey: 0,
+                    addr: 0,
+                    len: 0,
+                    access: Access::empty(),
+                };
+                ends(&SendWr::bind(55, SendFlags::SIGNALED, &nothing));
+            }
+            1 => ends(&SendWr { invalidate_rkey: rkey, ..wr(55, WrOpcode::LocalInv) }),
+            _ => mw.destroy().unwrap(),
+        };
+        while_writing(f, &a, &x, &b, (region.iova(), rkey), take_back);
+        if f.is_direct() {
+            assert!(x.counters().direct.total().messages > 1, "the window is none for others");
+        }
+        for qp in [x, y] {
             qp.destroy().unwrap();
         }
-        mr.destroy().unwrap();
         f.settle();
         a.poll();
         b.poll();
         while b.next_event().inspect(AsyncEvent::ack).is_some() {}
     }
+    region.destroy().unwrap();
 }
 
 fn a_queue_pair_that_stops_is_left_alone(f: &Fabric) {
@@ -443,7 +467,7 @@ fn a_queue_pair_that_stops_is_left_alone(f: &Fabric) {
     let (a, b) = f.two();
     for round in 0..18 {
         let (x, y) = warm_pair(f, &a, &b, QpType::Rc);
-        while_writing(f, &a, &x, &b, &b.mr, || match round % 3 {
+        while_writing(f, &a, &x, &b, (b.mr.iova(), b.mr.rkey()), || match round % 3 {
             0 => move_to(&y, QpState::Err),
             1 => move_to(&y, QpState::Reset),
             _ => y.destroy().unwrap(),
@@ -467,7 +491,7 @@ fn rights_taken_from_a_queue_pair_are_gone(f: &Fabric) {
         let (x, y) = warm_pair(f, &a, &b, QpType::Rc);
         let read_only = QpAttr { access: Access::REMOTE_READ, ..QpAttr::default() };
         let take_back = || y.modify(&read_only, AttrMask::ACCESS_FLAGS).unwrap();
-        while_writing(f, &a, &x, &b, &b.mr, take_back);
+        while_writing(f, &a, &x, &b, (b.mr.iova(), b.mr.rkey()), take_back);
         x.destroy().unwrap();
         y.destroy().unwrap();
         f.settle();

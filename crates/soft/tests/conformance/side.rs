@@ -25,6 +25,14 @@ pub(crate) const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC);
 
+/// Identifier of what [`Side::bind`] posts.
+pub(crate) const BIND: u64 = 7_777;
+
+/// The key after this one of the same window.
+pub(crate) fn next_key(rkey: u32) -> u32 {
+    rkey & !0xff | u32::from((rkey as u8).wrapping_add(1))
+}
+
 /// The Q_Key of datagram QPs here.
 pub(crate) const QKEY: u32 = 0x1111_1111;
 
@@ -55,6 +63,20 @@ impl Side {
 
     pub(crate) fn register(&self, access: Access) -> Arc<Mr> {
         register(&self.pd, &self.memory, access)
+    }
+
+    /// A region whose memory windows may name.
+    pub(crate) fn windowed(&self) -> Arc<Mr> {
+        self.register(Access::LOCAL_WRITE | Access::MW_BIND)
+    }
+
+    /// Asks `qp` to bind all of `mr` to a window, whose key is then the one returned.
+    pub(crate) fn bind(&self, qp: &Qp, mw: &Mw, mr: &Mr, access: Access) -> u32 {
+        let rkey = next_key(mw.rkey());
+        let bind = Bind { rkey, lkey: mr.lkey(), addr: mr.iova(), len: mr.len(), access };
+        let wr = SendWr::bind(BIND, SendFlags::SIGNALED, &bind);
+        qp.post_send(&wr, Payload::Sges(&[])).unwrap();
+        rkey
     }
 
     pub(crate) fn qp(&self, qp_type: QpType) -> Arc<Qp> {

@@ -115,6 +115,8 @@ impl Qp {
                 WrOpcode::Read => WcOpcode::Read,
                 WrOpcode::CompareSwap => WcOpcode::CompareSwap,
                 WrOpcode::FetchAdd => WcOpcode::FetchAdd,
+                WrOpcode::LocalInv => WcOpcode::LocalInv,
+                WrOpcode::BindMw => WcOpcode::BindMw,
             },
             vendor_err: why as u32,
             ..self.receive_wc()

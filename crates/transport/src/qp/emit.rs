@@ -75,8 +75,13 @@ pub(super) fn request_op(opcode: WrOpcode, first: bool, last: bool) -> Op {
         (WrOpcode::Send, true, true) => Op::SendOnly,
         (WrOpcode::SendWithImm, false, true) => Op::SendLastImm,
         (WrOpcode::SendWithImm, true, true) => Op::SendOnlyImm,
-        (WrOpcode::SendWithInv, false, true) => Op::SendLastInv,
-        (WrOpcode::SendWithInv, true, true) => Op::SendOnlyInv,
+        // What is local sends nothing.
+        (WrOpcode::SendWithInv | WrOpcode::LocalInv | WrOpcode::BindMw, false, true) => {
+            Op::SendLastInv
+        }
+        (WrOpcode::SendWithInv | WrOpcode::LocalInv | WrOpcode::BindMw, true, true) => {
+            Op::SendOnlyInv
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod counters;
 mod direct;
 mod emit;
 mod error;
+mod local;
 mod message;
 mod modify;
 mod post;
@@ -107,6 +108,8 @@ pub struct Qp {
     mtu: PacketSize,
     /// The peer's process is known to live, see [`Qp::hold_timeouts`].
     held: bool,
+    /// See [`Qp::uses_locals`].
+    uses_locals: bool,
     sends: SendQueue,
     receives: RecvQueue,
     requester: Requester,
@@ -124,6 +127,7 @@ impl Qp {
             pkey: 0,
             mtu: PacketSize::default(),
             held: false,
+            uses_locals: false,
             sends: SendQueue::new(&config.cap),
             receives: RecvQueue::new(&config.cap, config.srq || config.qp_type == QpType::XrcRecv),
             requester: Requester::default(),

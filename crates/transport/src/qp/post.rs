@@ -34,6 +34,9 @@ impl Qp {
             }
             _ => {}
         }
+        if wr.opcode.is_local() {
+            self.uses_locals = true;
+        }
         self.sends.post(wr, data)
     }
 
@@ -60,7 +63,9 @@ fn allows(qp_type: QpType, opcode: WrOpcode) -> bool {
     match opcode {
         _ if !qp_type.has_requester() => false,
         WrOpcode::Send | WrOpcode::SendWithImm => true,
-        WrOpcode::Write | WrOpcode::WriteWithImm => qp_type != QpType::Ud,
+        WrOpcode::Write | WrOpcode::WriteWithImm | WrOpcode::LocalInv | WrOpcode::BindMw => {
+            qp_type != QpType::Ud
+        }
         WrOpcode::Read | WrOpcode::CompareSwap | WrOpcode::FetchAdd | WrOpcode::SendWithInv => {
             qp_type.is_reliable()
         }

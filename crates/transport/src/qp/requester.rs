@@ -6,7 +6,7 @@ use super::Qp;
 use super::completion::local;
 use super::direct::Switch;
 use super::reference::References;
-use super::send_queue::{Data, Progress, SendQueue, SendWqe};
+use super::send_queue::{Data, LOCAL, Progress, SendQueue, SendWqe};
 use super::seq::Seq;
 use super::sg;
 use super::timers::Timers;
@@ -203,7 +203,9 @@ impl Qp {
             Progress::Posted if self.attr.state != QpState::Rts => false,
             // IBA 10.8.3: a fenced request waits for READs and atomics before it.
             Progress::Posted
-                if wqe.wr.flags.contains(SendFlags::FENCE) && !requester.chunks.is_empty() =>
+                if wqe.wr.flags.contains(SendFlags::FENCE)
+                    && (!requester.chunks.is_empty()
+                        || wqe.len == LOCAL && requester.una < requester.next) =>
             {
                 false
             }
@@ -219,7 +221,10 @@ impl Qp {
     fn start<D: Device + ?Sized>(&mut self, dev: &mut D) -> bool {
         let index = self.requester.cursor;
         if let Err((status, why)) = self.check_request(index, dev) {
-            self.fail_request(index, status, why, dev);
+            // What sends nothing is carried out where nothing is sent.
+            if self.sends.wqe(index).len != LOCAL {
+                self.fail_request(index, status, why, dev);
+            }
             return false;
         }
         let first = self.requester.next;

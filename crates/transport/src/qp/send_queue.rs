@@ -2,7 +2,7 @@
 
 use super::error::PostError;
 use super::seq::Seq;
-use crate::verbs::{QpCap, SendWr, Sge, VendorErr, WcStatus, WrOpcode};
+use crate::verbs::{QpCap, SendFlags, SendWr, Sge, VendorErr, WcStatus, WrOpcode};
 
 /// Data of a send request at posting.
 pub enum Payload<'a> {
@@ -25,6 +25,9 @@ impl std::fmt::Debug for Payload<'_> {
         }
     }
 }
+
+/// The length of requests that send nothing: no message is as long.
+pub(super) const LOCAL: u64 = u64::MAX;
 
 /// Where the data of a request in the queue is.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -137,7 +140,12 @@ impl SendQueue {
             }
         };
         let at = self.slot(self.tail);
-        let wqe = SendWqe { wr: *wr, len, progress: Progress::Posted, stored };
+        let mut wqe = SendWqe { wr: *wr, len, progress: Progress::Posted, stored };
+        if wr.opcode.is_local() {
+            // So marked it is begun by nobody who sends, and waits for those before it, at no cost to others.
+            wqe.len = LOCAL;
+            wqe.wr.flags.insert(SendFlags::FENCE);
+        }
         if at == self.slots.len() {
             self.slots.push(wqe);
             self.sges.resize((at + 1) * self.cap.max_send_sge as usize, Sge::default());
