@@ -11,8 +11,10 @@ mod info;
 mod perf;
 mod ping;
 mod ps;
+mod reach;
 mod run;
 mod verbs;
+mod watch;
 
 use std::fmt::Display;
 use std::io::Write;
@@ -36,6 +38,9 @@ enum Command {
     Agent(agent::AgentArgs),
     Ping(ping::PingArgs),
     Perf(perf::PerfArgs),
+    Reach(reach::ReachArgs),
+    Paths(reach::PathsArgs),
+    Watch(watch::WatchArgs),
 }
 
 fn main() -> ExitCode {
@@ -46,6 +51,9 @@ fn main() -> ExitCode {
         Command::Agent(args) => agent::run(args),
         Command::Ping(args) => ping::run(args),
         Command::Perf(args) => perf::run(args),
+        Command::Reach(args) => reach::reach(args),
+        Command::Paths(args) => reach::paths(args),
+        Command::Watch(args) => watch::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -401,7 +401,7 @@ impl Inner {
                     .filter_map(|a| self.subnet.as_ref()?.of_address(a.ip).map(|place| place.gid));
                 let addresses = addresses.map(|a| Gid::from_ip(a.ip));
                 *self.addresses.write() = addresses.chain(ports).collect();
-                self.fabric.follow(&interfaces);
+                self.fabric.follow(&interfaces, self.subnet.as_deref());
                 any_removed
             }
             Interfaces::Fixed(interfaces) => devices.refresh(self, interfaces),

@@ -44,6 +44,11 @@ fn ip(arguments: &str) {
 
 /// Runs `body` on one of two hosts; it is given the name of the other.
 fn beside(test: &str, body: impl FnOnce(&str)) {
+    beside_with(test, &[], body);
+}
+
+/// As [`beside`], both hosts with these settings.
+fn beside_with(test: &str, settings: &[(&str, &str)], body: impl FnOnce(&str)) {
     if let Ok(other) = std::env::var(INSIDE) {
         return body(&other);
     }
@@ -57,6 +62,7 @@ fn beside(test: &str, body: impl FnOnce(&str)) {
         ip(&format!("-n {end} link set v up"));
     }
     let mut child = inside(&a.0, test, INSIDE, &b.0);
+    child.envs(settings.iter().copied());
     let output = child.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
@@ -77,7 +83,7 @@ fn inside(namespace: &str, test: &str, variable: &str, value: &str) -> Command {
 /// A process of the other host that has its device open. Killed when dropped.
 struct Peer(std::process::Child);
 
-const ROLE: &str = "IRONVERBS_SUBNET_PEER";
+const ROLE: &str = "PEER_IN_NAMESPACE_BESIDE";
 
 impl Peer {
     fn start(namespace: &str) -> Peer {
@@ -113,7 +119,7 @@ fn peer_process() {
 }
 
 fn open() -> Arc<Context> {
-    let host = Host::start(Config::default()).unwrap();
+    let host = Host::start(Config::load().unwrap()).unwrap();
     let start = Instant::now();
     // An interface that was just set up passes packets a moment later.
     let device = loop {
@@ -222,5 +228,30 @@ fn addresses_of_this_host_come_and_go() {
         ip("link del v");
         event(&context, EventKind::GidUnavail, gid(HERE));
         unreachable(&context, gid(HERE));
+    });
+}
+
+#[test]
+fn ports_of_an_infiniband_subnet() {
+    let hosts = format!("{HERE},{THERE}");
+    let settings = [("IRONVERBS_LINK_LAYER", "InfiniBand"), ("IRONVERBS_HOSTS", hosts.as_str())];
+    beside_with("ports_of_an_infiniband_subnet", &settings, |other| {
+        let context = open();
+        // The port's GUID is made of its address.
+        let there = gid("fe80::249:5250:a4e:2");
+        unreachable(&context, there);
+        unreachable(&context, gid("fe80::249:5250:a4e:9"));
+        let registration = SmRegistration::new(SmEvents::UGID, &[there]).unwrap();
+        context.register_sm_events(registration).unwrap();
+        let peer = Peer::start(other);
+        event(&context, EventKind::GidAvail, there);
+        context.gid_reachable(1, &there, None).unwrap();
+        let own = context.gid_table(1)[0].gid;
+        context.gid_reachable(1, &own, None).unwrap();
+        let path = context.path_record(&there).unwrap();
+        assert_eq!((path.sgid, path.dgid), (own, there));
+        peer.kill();
+        event(&context, EventKind::GidUnavail, there);
+        unreachable(&context, there);
     });
 }

@@ -23,10 +23,10 @@ const LAST_LOOK: u64 = 50_000_000;
 const DISCARD: u16 = 9;
 
 /// `IBV_RATE_100_GBPS`, what the port's width and speed come to.
-pub(super) const RATE: u8 = 16;
+pub(crate) const RATE: u8 = 16;
 
 /// 268 ms, as the kernel has it for RoCE.
-const PACKET_LIFE_TIME: u8 = 16;
+pub(crate) const PACKET_LIFE_TIME: u8 = 16;
 
 /// `TOS` of packets is their traffic class.
 const HOP_LIMIT: u8 = 64;

@@ -9,6 +9,7 @@ use super::Fabric;
 use crate::event::EventKind;
 use crate::host::Inner;
 use crate::registry::Neighbour;
+use crate::subnet::Subnet;
 use crate::{Host, Member};
 
 /// An interface.
@@ -20,12 +21,17 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn of(interface: &Interface) -> Link {
+    /// With the GIDs that a device has there: on a subnet its port's, else all addresses.
+    pub(super) fn of(interface: &Interface, subnet: Option<&Subnet>) -> Link {
         let usable = interface.addresses.iter().filter(|address| !address.tentative);
+        let gid = |ip| match subnet {
+            Some(subnet) => subnet.of_address(ip).map(|place| place.gid),
+            None => Some(Gid::from_ip(ip)),
+        };
         Link {
             ifindex: interface.index,
             up: interface.up,
-            gids: usable.map(|address| Gid::from_ip(address.ip)).collect(),
+            gids: usable.filter_map(|address| gid(address.ip)).collect(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Who can be reached, and who comes and goes: what clusters find dead nodes by.
 //!
-//! On RoCE there is no subnet administrator, so the answers come from the fabric itself.
+//! There is no subnet administrator on RoCE, and none that is asked on InfiniBand links of ours, so the answers come
+//! from the fabric itself.
 //! - *Reachable* is a GID of this host that a device has, and any other to which there is a route and whose own QP1
 //!   answers ([`Prober`]).
 //! - *In service* is, on this host, a GID from when its address appears on an interface that is up until it goes, and
@@ -33,6 +34,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::cm;
 use crate::event::{AsyncEvent, EventKind, EventSource};
 use crate::host::Inner;
+use crate::subnet::Subnet;
 use crate::{Context, Error};
 
 pub use local::Neighbourhood;
@@ -329,7 +331,8 @@ impl State {
 
 impl Fabric {
     /// Takes over what the interfaces have become.
-    pub(crate) fn follow(&self, interfaces: &[Interface]) {
-        *self.links.write() = interfaces.iter().map(Link::of).collect();
+    pub(crate) fn follow(&self, interfaces: &[Interface], subnet: Option<&Subnet>) {
+        let link = |interface| Link::of(interface, subnet);
+        *self.links.write() = interfaces.iter().map(link).collect();
     }
 }

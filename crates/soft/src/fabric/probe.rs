@@ -8,10 +8,11 @@ use ironverbs_sys::errno::{EAFNOSUPPORT, ECONNREFUSED, EHOSTUNREACH, ENETUNREACH
 use ironverbs_sys::udp::{Family, Transmit, TxSocket};
 use ironverbs_transport::device::Sink;
 use ironverbs_wire::mad::{GSI_QPN, gmp};
-use ironverbs_wire::{Packet, Path};
+use ironverbs_wire::{Gid, Packet, Path};
 
 use crate::host::Inner;
 use crate::link::{self, Outlet, Sender};
+use crate::subnet::Subnet;
 
 /// The prober with sockets of its own, so that what ICMP says of them is about its questions.
 #[derive(Debug)]
@@ -31,7 +32,8 @@ impl Probes {
             Err(e) => Err(e),
         };
         let port = host.config.udp_port.value;
-        let sockets = Arc::new(ProbeSockets { v4: open(Family::V4)?, v6: open(Family::V6)?, port });
+        let (v4, v6) = (open(Family::V4)?, open(Family::V6)?);
+        let sockets = Arc::new(ProbeSockets { v4, v6, port, subnet: host.subnet.clone() });
         let sender = Sender::new(sockets.clone(), host.sent.clone());
         Ok(Probes { prober, sockets, sender, psn: 0 })
     }
@@ -74,7 +76,7 @@ impl Probes {
         for socket in [&self.sockets.v4, &self.sockets.v6].into_iter().flatten() {
             while let Ok(Some(unreached)) = socket.next_unreached() {
                 if [ECONNREFUSED, EHOSTUNREACH, ENETUNREACH].contains(&unreached.errno) {
-                    self.prober.unreachable(now, &unreached.dst);
+                    self.prober.unreachable(now, &self.sockets.gid_of(unreached.dst));
                 }
             }
         }
@@ -86,9 +88,25 @@ struct ProbeSockets {
     v4: Option<TxSocket>,
     v6: Option<TxSocket>,
     port: u16,
+    subnet: Option<Arc<Subnet>>,
 }
 
 impl ProbeSockets {
+    /// The path of the datagram that carries a packet.
+    fn carrier(&self, path: &Path) -> Option<Path> {
+        let Some(route) = &path.ib else { return Some(*path) };
+        let subnet = self.subnet.as_ref()?;
+        let address = |lid| subnet.of_lid(lid).map(|place| Gid::from_ip(place.address));
+        let (src, dst) = (address(route.slid)?, address(route.dlid)?);
+        Some(Path { src, dst, hop_limit: path.hop_limit, ..Path::default() })
+    }
+
+    /// What is asked for at an address.
+    fn gid_of(&self, address: Gid) -> Gid {
+        let place = self.subnet.as_ref().and_then(|subnet| subnet.of_address(address.to_ip()));
+        place.map_or(address, |place| place.gid)
+    }
+
     fn of(&self, path: &Path) -> Option<&TxSocket> {
         if path.is_ipv4() { self.v4.as_ref() } else { self.v6.as_ref() }
     }
@@ -100,6 +118,7 @@ impl Outlet for ProbeSockets {
     }
 
     fn send(&self, path: &Path, ifindex: u32, _: u32, bytes: &[u8], _: usize) -> io::Result<()> {
+        let path = &self.carrier(path).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let socket = self.of(path).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let ifindex = if path.dst.is_link_local() { ifindex } else { 0 };
         let transmit = Transmit { path, ifindex, dst_port: self.port, bytes, segment: None };

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use ironverbs_sys::errno::{EINTR, EINVAL, EIO, ENOMEM, ENXIO};
 use ironverbs_sys::event::{EventFd, EventMode};
 use ironverbs_sys::netlink;
+use ironverbs_transport::verbs::AhAttr;
 use ironverbs_wire::{Gid, Path};
 
+use crate::cm::{self, PathRecord};
 use crate::host::Inner;
 use crate::{Context, Error};
 
@@ -191,8 +193,49 @@ impl Context {
         ReachError::NoPath { gid: *gid, why: "nobody answers there" }
     }
 
+    /// The path from this device to a GID, as address, interface and configuration say; nobody is asked.
+    ///
+    /// # Errors
+    /// NoPath, or Invalid for no GID.
+    pub fn path_record(&self, gid: &Gid) -> Result<PathRecord, ReachError> {
+        if *gid == Gid::UNSPECIFIED {
+            return Err(ReachError::Invalid { what: "gid", value: 0, why: "it is all zeros" });
+        }
+        let no_path = |why| ReachError::NoPath { gid: *gid, why };
+        let path = if self.device().has_gid(gid) {
+            Path { src: *gid, dst: *gid, hop_limit: HOP_LIMIT, ..Path::default() }
+        } else {
+            self.path_to(gid).map_err(|_| no_path("there is no route"))?
+        };
+        let pkey = self.pkey(1, 0).map_err(|_| no_path("there is no partition"))?;
+        Ok(PathRecord {
+            dgid: path.dst,
+            sgid: path.src,
+            flow_label: path.flow_label,
+            hop_limit: path.hop_limit,
+            traffic_class: path.traffic_class,
+            pkey,
+            sl: path.ib.map_or(0, |route| route.sl),
+            mtu: self.device().link().1,
+            rate: cm::RATE,
+            packet_life_time: cm::PACKET_LIFE_TIME,
+        })
+    }
+
     /// How packets of this device would go there.
     pub(super) fn path_to(&self, gid: &Gid) -> io::Result<Path> {
+        if let Some(subnet) = self.device().subnet() {
+            let place = subnet.of_gid(gid).ok_or(io::ErrorKind::HostUnreachable)?;
+            let attr = AhAttr {
+                dgid: *gid,
+                dlid: place.lid,
+                is_global: true,
+                port_num: 1,
+                hop_limit: HOP_LIMIT,
+                ..AhAttr::default()
+            };
+            return self.resolve(&attr).map_err(io::Error::other);
+        }
         let near = gid.is_link_local();
         let fits = |own: &Gid| own.is_ipv4() == gid.is_ipv4();
         let own = self.device().gids().into_iter().map(|(_, own)| own).filter(fits);
