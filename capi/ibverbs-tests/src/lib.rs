@@ -1,6 +1,8 @@
 //! Where the libraries under test are, what they export, and how C programs are built against the
 //! distribution's headers and run on them.
 
+pub mod coverage;
+
 use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsStr;
@@ -175,11 +177,9 @@ pub fn assert_exports(data: &[u8], exports: &str, count: usize) {
     assert!(missing.is_empty() && surplus.is_empty(), "missing {missing:?}, surplus {surplus:?}");
 }
 
-/// The names that have a row in `docs/coverage.md`.
+/// The names that have a row in the table of all functions.
 pub fn covered() -> BTreeSet<&'static str> {
-    let table = include_str!("../../../docs/coverage.md");
-    let name = |line: &'static str| line.strip_prefix("| `")?.split_once('`').map(|(name, _)| name);
-    table.lines().filter_map(name).collect()
+    coverage::rows().iter().map(|row| row.function).collect()
 }
 
 /// A module for each C program and in it a test for each of its cases, and one that holds the list of
