@@ -115,7 +115,7 @@ fn command(pid: u32) -> String {
     name.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-fn describe_owner(owner: &Owner) -> String {
+pub(crate) fn describe_owner(owner: &Owner) -> String {
     match owner {
         Owner { pid: Some(pid), comm, uid, .. } => format!("process {pid} ({comm}) of user {uid}"),
         Owner { kernel: true, rxe: true, .. } => {
@@ -126,7 +126,7 @@ fn describe_owner(owner: &Owner) -> String {
     }
 }
 
-fn state(state: PortState) -> &'static str {
+pub(crate) fn state(state: PortState) -> &'static str {
     match state {
         PortState::Down => "DOWN",
         PortState::Active => "ACTIVE",

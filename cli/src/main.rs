@@ -6,6 +6,7 @@
 mod output;
 
 mod agent;
+mod doctor;
 mod explain;
 mod info;
 mod perf;
@@ -34,6 +35,7 @@ struct Arguments {
 enum Command {
     Run(run::RunArgs),
     Info(info::InfoArgs),
+    Doctor(doctor::DoctorArgs),
     Ps(ps::PsArgs),
     Agent(agent::AgentArgs),
     Ping(ping::PingArgs),
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
     let result = match &Arguments::parse().command {
         Command::Run(args) => return run::run(args),
         Command::Info(args) => info::run(args),
+        Command::Doctor(args) => return doctor::run(args),
         Command::Ps(args) => ps::run(args),
         Command::Agent(args) => agent::run(args),
         Command::Ping(args) => ping::run(args),
