@@ -43,6 +43,7 @@ mod event;
 mod ids;
 mod params;
 mod probe;
+pub mod rmpp;
 mod time;
 
 pub use cm::{Bequest, Cm, ConnId, ListenerId, Parting, SidrId, Transmit};

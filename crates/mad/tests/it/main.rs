@@ -8,4 +8,5 @@ mod hostile;
 mod messages;
 mod probe;
 mod resolution;
+mod rmpp;
 mod support;
