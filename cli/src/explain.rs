@@ -1,6 +1,149 @@
-//! What a failed completion means, and what to try.
+//! What a failed completion means, and what to try; `ironverbs explain`.
 
-use ironverbs::{CompletionError, WcStatus, Why};
+use ironverbs::{CompletionError, VendorErr, WcStatus, Why};
+
+/// Says what a code in `vendor_err`, or a completion's status, means and what to look at.
+///
+/// A program that fails verbs, rather than completions, is explained by running it with IRONVERBS_EXPLAIN=1: one line on
+/// stderr for each failing call.
+#[derive(clap::Args)]
+pub(crate) struct ExplainArgs {
+    /// A number from `vendor_err`, or the name of a status, as REM_ACCESS_ERR; all there are without one
+    #[arg(value_name = "CODE|STATUS")]
+    codes: Vec<String>,
+}
+
+const STATUSES: [WcStatus; 22] = [
+    WcStatus::Success,
+    WcStatus::LocLenErr,
+    WcStatus::LocQpOpErr,
+    WcStatus::LocEecOpErr,
+    WcStatus::LocProtErr,
+    WcStatus::WrFlushErr,
+    WcStatus::MwBindErr,
+    WcStatus::BadRespErr,
+    WcStatus::LocAccessErr,
+    WcStatus::RemInvReqErr,
+    WcStatus::RemAccessErr,
+    WcStatus::RemOpErr,
+    WcStatus::RetryExcErr,
+    WcStatus::RnrRetryExcErr,
+    WcStatus::LocRddViolErr,
+    WcStatus::RemInvRdReqErr,
+    WcStatus::RemAbortErr,
+    WcStatus::InvEecnErr,
+    WcStatus::InvEecStateErr,
+    WcStatus::FatalErr,
+    WcStatus::RespTimeoutErr,
+    WcStatus::GeneralErr,
+];
+
+pub(crate) fn run(args: &ExplainArgs) -> Result<(), String> {
+    if args.codes.is_empty() {
+        for (code, text) in Why::all() {
+            say!("vendor_err {:>2}  {code:?}: {text}", code as u32);
+        }
+        return Ok(());
+    }
+    for code in &args.codes {
+        say!("{}", explained(code).ok_or_else(|| format!("{code:?} is no code and no status"))?);
+    }
+    Ok(())
+}
+
+fn explained(code: &str) -> Option<String> {
+    let number = match code.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16).ok(),
+        None => code.parse().ok(),
+    };
+    if let Some(number) = number {
+        let (code, text) = Why::all().find(|(code, _)| *code as u32 == number)?;
+        return Some(format!("vendor_err {number} ({code:?}): {text}.\n  {}", advice(code)));
+    }
+    let name = code.to_ascii_uppercase();
+    let name = name.strip_prefix("IBV_WC_").unwrap_or(&name);
+    let found = STATUSES.into_iter().find(|&code| status(code).0 == name)?;
+    let (name, meaning) = status(found);
+    Some(format!(
+        "IBV_WC_{name} ({}): {meaning}.\n  vendor_err says why, see `ironverbs explain`.",
+        found as u32
+    ))
+}
+
+/// What to look at.
+fn advice(code: VendorErr) -> &'static str {
+    match code {
+        VendorErr::None => "Nothing failed.",
+        VendorErr::Flushed => {
+            "An earlier request of the queue pair failed; its completion says why."
+        }
+        VendorErr::LkeyUnknown => {
+            "Look at the lkey of each element of the list: mistyped, an rkey, or of a region that was deregistered."
+        }
+        VendorErr::LkeyPd => {
+            "Register the memory in the domain that the queue pair, or the SRQ, was made in."
+        }
+        VendorErr::LkeyRange => {
+            "An element's address and length must lie within its region, from the address it was registered with on."
+        }
+        VendorErr::LkeyAccess => {
+            "Receives, READs and atomics write: register with IBV_ACCESS_LOCAL_WRITE."
+        }
+        VendorErr::TooLong => {
+            "A datagram is at most the port's active MTU, any other message 2 GiB."
+        }
+        VendorErr::RecvTooSmall => {
+            "Post larger receives; a datagram's takes 40 bytes more than its payload."
+        }
+        VendorErr::RetryExceeded => {
+            "The peer is gone, or its packets do not arrive: firewalls drop UDP 4791, address translation breaks the packets' \
+             checksum. `ironverbs ping` shows whether anything arrives, `ironverbs ps` who is there."
+        }
+        VendorErr::RnrRetryExceeded => {
+            "The peer posted no receive in time: rnr_retry 7 waits for ever."
+        }
+        VendorErr::NakInvalidRequest => {
+            "The peer's queue pair does not take the operation: its qp_access_flags, max_dest_rd_atomic, an atomic's \
+             alignment, or a message longer than its receive."
+        }
+        VendorErr::NakRemoteAccess => {
+            "The rkey is none of the peer's, of another domain, does not give the right, or the range lies outside; a window \
+             may be invalidated, or another queue pair's. The peer has an asynchronous event of its queue pair."
+        }
+        VendorErr::NakRemoteOperational => {
+            "The peer's receive failed: its completion says why, most often a bad lkey."
+        }
+        VendorErr::NakInvalidRdRequest => {
+            "Reliable datagrams are not known here: look at who answers."
+        }
+        VendorErr::BadResponse => {
+            "Who answers is not the queue pair that was connected, or is broken."
+        }
+        VendorErr::InvalidateRefused => {
+            "Invalidated can be a window of type 2 that this queue pair bound, by the key that it was bound with: no region, \
+             no window of type 1, none twice."
+        }
+        VendorErr::MemoryFault => "The memory was unmapped, or protected, while it was registered.",
+        VendorErr::OpNotAllowed => {
+            "READs and atomics need max_rd_atomic above 0 (ibv_modify_qp to RTS)."
+        }
+        VendorErr::RemoteAccessHere => {
+            "The peer asked for what this side's queue pair or region does not give."
+        }
+        VendorErr::PeerKilled => "The peer's process ended without closing its device.",
+        VendorErr::BindKey => {
+            "The new rkey differs from the window's in its lowest byte only; a window of type 2 is invalidated before it is \
+             bound again; the region's key is its lkey."
+        }
+        VendorErr::BindPd => "Make window, region and queue pair in one domain.",
+        VendorErr::BindRange => {
+            "What is bound lies within the region; only type 1 is bound to nothing."
+        }
+        VendorErr::BindAccess => {
+            "Register with IBV_ACCESS_MW_BIND, for writes and atomics with IBV_ACCESS_LOCAL_WRITE too, and not zero-based."
+        }
+    }
+}
 
 /// The name of `enum ibv_wc_status` without its prefix, and what ibv_wc_status_str(3) says.
 pub(crate) fn status(status: WcStatus) -> (&'static str, &'static str) {
@@ -92,6 +235,21 @@ mod tests {
     use ironverbs::VendorErr;
 
     use super::*;
+
+    #[test]
+    fn every_code_and_status_is_explained() {
+        for (code, text) in Why::all() {
+            let said = explained(&(code as u32).to_string()).unwrap();
+            assert!(said.contains(text) && said.contains(advice(code)), "{said}");
+            assert_eq!(explained(&format!("{:#x}", code as u32)), Some(said));
+        }
+        let said = explained("ibv_wc_rem_access_err").unwrap();
+        assert!(said.contains("(10): remote access error"), "{said}");
+        assert_eq!(explained("REM_ACCESS_ERR"), Some(said));
+        for nonsense in ["", "-1", "24", "4294967296", "0xzz", "SUCCES", "IBV_WC_"] {
+            assert_eq!(explained(nonsense), None, "{nonsense}");
+        }
+    }
 
     #[test]
     fn a_failure_says_what_how_why_and_what_to_do() {

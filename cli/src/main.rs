@@ -43,6 +43,7 @@ enum Command {
     Reach(reach::ReachArgs),
     Paths(reach::PathsArgs),
     Watch(watch::WatchArgs),
+    Explain(explain::ExplainArgs),
 }
 
 fn main() -> ExitCode {
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Command::Reach(args) => reach::reach(args),
         Command::Paths(args) => reach::paths(args),
         Command::Watch(args) => watch::run(args),
+        Command::Explain(args) => explain::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,7 +5,7 @@ use std::fmt::Write;
 /// What is known of a function.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// `libibverbs`, `librdmacm`, `ironverbs` for names of our own, `private` for what drivers import.
+    /// `libibverbs`, `newer` for what it got after version 44, `librdmacm`, `ironverbs` for names of our own, `private` for what drivers import.
     pub library: &'static str,
     /// Its name.
     pub function: &'static str,
@@ -60,8 +60,13 @@ means something on the kernel's software RoCE. Tests are cases of the programs i
 `capi/*-tests/tests`, or steps of `cargo xtask test`.
 ";
 
-const SECTIONS: [(&str, &str, &str); 4] = [
+const SECTIONS: [(&str, &str, &str); 5] = [
     ("libibverbs", "libibverbs", ""),
+    (
+        "newer",
+        "Newer than version 44",
+        "Names that libibverbs got later, for programs that look for them. Not there: completion counters (`IBVERBS_1.18`).\n",
+    ),
     ("ironverbs", "Names of our own", ""),
     (
         "librdmacm",

@@ -105,6 +105,11 @@ ironverbs_capi_ibverbs_tests::programs! {
         parent_domains
         domains_asked_wrongly
     }
+    newer {
+        buffers
+        regions_by_one_call
+        asked_wrongly
+    }
     windows {
         type_1
         type_1_by_wire

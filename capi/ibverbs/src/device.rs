@@ -14,7 +14,7 @@ use crate::fail::{self, Failure, Outcome};
 use crate::host::host;
 use crate::objects::{self, Child, ContextId, ContextView, Device, DeviceView, PdExtra, View};
 use crate::pool::Object;
-use crate::{events, import, ops, subnet};
+use crate::{events, import, newer, ops, subnet};
 
 /// A device's C structure lives as long as the process: programs keep pointers to it after they
 /// freed the list, and see the same pointer in the next list.
@@ -203,6 +203,7 @@ fn forget_children(id: ContextId) {
     end_all::<ibv_mw>(id, |_| Ok(()));
     end_all::<ibv_mr>(id, |_| Ok(()));
     end_all::<ibv_dm>(id, |_| Ok(()));
+    end_all::<newer::ibv_buf>(id, |_| Ok(()));
     end_all::<ibv_cq_ex>(id, |view| {
         events::acknowledge_all(view, soft::EventSource::Cq);
         Ok(())
@@ -228,6 +229,7 @@ pub(crate) fn end_children(id: ContextId) {
     end_all::<ibv_mw>(id, |view| view.inner.destroy());
     end_all::<ibv_mr>(id, |view| view.inner.destroy());
     end_all::<ibv_dm>(id, |view| view.inner.destroy());
+    end_all::<newer::ibv_buf>(id, |_| Ok(()));
     end_all::<ibv_cq_ex>(id, |view| {
         events::acknowledge_all(view, soft::EventSource::Cq);
         view.inner.ack_events(u32::MAX);

@@ -3,8 +3,8 @@
 
 use crate::symver::{export_functions, export_object};
 use crate::{
-    ah, cm, cq, device, events, import, kern, misc, mr, old, private, qp, qp_ex, query, rate, srq,
-    strings, subnet, sysfs,
+    ah, cm, cq, device, events, import, kern, misc, mr, newer, old, private, qp, qp_ex, query,
+    rate, srq, strings, subnet, sysfs,
 };
 
 export_functions! { "IBVERBS_1.0", current:
@@ -162,6 +162,23 @@ export_functions! { "IRONVERBS_SUBNET_1.0", current:
     ibv_gid_reachable => subnet::gid_reachable,
     ibv_register_sm_events => subnet::register_sm_events,
     ibv_unregister_sm_events => subnet::unregister_sm_events,
+}
+
+export_functions! { "IBVERBS_1.15", current:
+    ibv_alloc_dmah => newer::alloc_dmah,
+    ibv_dealloc_dmah => newer::dealloc_dmah,
+    ibv_reg_mr_ex => newer::reg_mr_ex,
+}
+
+export_functions! { "IBVERBS_1.16", current:
+    ibv_dm_export_dmabuf_fd => newer::dm_export_dmabuf_fd,
+    ibv_query_port_speed => newer::query_port_speed,
+}
+
+export_functions! { "IBVERBS_1.17", current:
+    ibv_alloc_buf => newer::alloc_buf,
+    ibv_free_buf => newer::free_buf,
+    ibv_reg_buf_mr => newer::reg_buf_mr,
 }
 
 export_functions! { "IBVERBS_PRIVATE_34", current:

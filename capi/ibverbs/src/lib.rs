@@ -26,6 +26,7 @@ mod kern;
 mod misc;
 mod mr;
 mod mw;
+mod newer;
 mod objects;
 mod old;
 mod ops;

@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::{io, ptr};
 
 use ironverbs::raw as soft;
@@ -10,7 +11,7 @@ use soft::Access;
 
 use crate::abi::*;
 use crate::fail::{self, Failure, Outcome};
-use crate::objects::{self, ContextId, View, find};
+use crate::objects::{self, ContextId, MrExtra, View, find};
 use crate::pool::Object;
 use crate::{convert, post};
 
@@ -123,8 +124,19 @@ pub(crate) fn present(
     pd: *mut ibv_pd,
     finish: impl FnOnce(&mut ibv_mr),
 ) -> Outcome<*mut ibv_mr> {
+    present_with(mr, context, pd, MrExtra::default(), finish)
+}
+
+/// The same, with what it stands on.
+pub(crate) fn present_with(
+    mr: Arc<soft::Mr>,
+    context: ContextId,
+    pd: *mut ibv_pd,
+    extra: MrExtra,
+    finish: impl FnOnce(&mut ibv_mr),
+) -> Outcome<*mut ibv_mr> {
     let (lkey, rkey) = (mr.lkey(), mr.rkey());
-    let view = View::new(mr, context);
+    let view = View { inner: mr, context, unacknowledged: AtomicU32::new(0), extra };
     let context = context.pointer();
     let object = ibv_mr::pool().insert(view, |object, handle| {
         let (addr, length) = (ptr::null_mut(), 0);

@@ -102,7 +102,7 @@ pub(crate) unsafe fn context<'a>(object: *const ibv_context) -> Outcome<Ref<'a, 
 
 macro_rules! object {
     ($object:ty, $public:ty, $view:ty, $name:literal) => {
-        impl Object for $object {
+        impl $crate::pool::Object for $object {
             type View = $view;
             type Public = $public;
             const NAME: &'static str = $name;
@@ -118,14 +118,14 @@ macro_rules! object {
             }
         }
 
-        child!($object, $public);
+        $crate::objects::child!($object, $public);
     };
 }
 
 macro_rules! child {
     ($object:ty, $public:ty) => {
-        impl Child for $object {
-            fn owner(view: &Self::View) -> ContextId {
+        impl $crate::objects::Child for $object {
+            fn owner(view: &Self::View) -> $crate::objects::ContextId {
                 view.context
             }
 
@@ -136,6 +136,8 @@ macro_rules! child {
         }
     };
 }
+
+pub(crate) use {child, object};
 
 /// The parts of a CQ that only its C side has.
 #[derive(Default)]
@@ -187,7 +189,14 @@ impl Drop for TdUser {
 object!(ibv_pd, ibv_pd, View<soft::Pd, PdExtra>, "protection domain");
 object!(ibv_mw, ibv_mw, View<soft::Mw>, "memory window");
 object!(ibv_dm, ibv_dm, View<soft::Dm>, "device memory");
-object!(ibv_mr, ibv_mr, View<soft::Mr>, "memory region");
+/// The parts of a region that only its C side has.
+#[derive(Default)]
+pub(crate) struct MrExtra {
+    /// Memory of ours that it is registered on.
+    pub(crate) _memory: Option<Arc<soft::Memory>>,
+}
+
+object!(ibv_mr, ibv_mr, View<soft::Mr, MrExtra>, "memory region");
 object!(ibv_ah, ibv_ah, View<soft::Ah>, "address handle");
 object!(ibv_cq_ex, ibv_cq, View<soft::Cq, CqExtra>, "completion queue");
 object!(ibv_srq, ibv_srq, View<soft::Srq>, "shared receive queue");

@@ -309,6 +309,11 @@ impl Why {
         CODES.iter().map(|(code, _)| *code).find(|code| *code as u32 == self.0)
     }
 
+    /// Every code that this device gives, and what it means.
+    pub fn all() -> impl Iterator<Item = (VendorErr, &'static str)> {
+        CODES.into_iter()
+    }
+
     /// What the code means, in words.
     pub fn text(self) -> Option<&'static str> {
         CODES.iter().find(|(code, _)| *code as u32 == self.0).map(|(_, text)| *text)
