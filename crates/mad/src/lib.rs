@@ -44,6 +44,7 @@ mod ids;
 mod params;
 mod probe;
 pub mod rmpp;
+pub mod subnet;
 mod time;
 
 pub use cm::{Bequest, Cm, ConnId, ListenerId, Parting, SidrId, Transmit};

@@ -1,0 +1,478 @@
+//! The manager: when it looks, what it changes, and who of several it is.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use ironverbs_wire::mad::{BASE_VERSION, Mad, MadHeader};
+
+use super::admin::{Admin, Own};
+use super::db::{Db, Node, NodeKind};
+use super::sweep::{Other, Sweep};
+use super::{
+    Origin, Outgoing, SMP_DATA, SUBN_ADM, SUBN_DIRECTED, SUBN_LID, Way, attribute, be16, be64,
+    header, lid_routed, method, smp_data,
+};
+use crate::Instant;
+
+/// Between two looks at a master, and how often it may be silent, by a manager that stands by; in nanoseconds.
+const POLL: u64 = 250_000_000;
+const SILENT: u32 = 4;
+
+/// The last unicast LID.
+const LAST_LID: u16 = 0xbfff;
+
+/// Port states (IBA 14.2.5.6).
+const INIT: u8 = 2;
+const ARMED: u8 = 3;
+const ACTIVE: u8 = 4;
+
+/// What AttributeModifier of Set(SMInfo) asks for (IBA 14.4.1).
+const HANDOVER: u32 = 1;
+const ACKNOWLEDGE: u32 = 2;
+
+/// What a manager is (IBA 14.4.1), numbered as in SMInfo.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Role {
+    /// It does not know yet.
+    Discovering = 1,
+    /// Another is the master.
+    Standby = 2,
+    /// It manages the subnet.
+    Master = 3,
+}
+
+/// How a manager is to be.
+#[derive(Copy, Clone, Debug)]
+pub struct SmConfig {
+    /// GUID of the port it is at, host order.
+    pub port_guid: u64,
+    /// 0 to 15; of several managers the highest is the master.
+    pub priority: u8,
+    /// What others must know to change who is master, and those who are trusted with members of groups.
+    pub sm_key: u64,
+    /// What it sends with each packet to a node, which may ask for it; 0: none.
+    pub m_key: u64,
+    /// Between two walks over the subnet, in nanoseconds.
+    pub period: u64,
+}
+
+impl SmConfig {
+    /// Priority 0, SM_Key 1, no M_Key, a walk every second.
+    pub fn new(port_guid: u64) -> SmConfig {
+        SmConfig { port_guid, priority: 0, sm_key: 1, m_key: 0, period: 1_000_000_000 }
+    }
+}
+
+/// What a manager has done.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct SmCounters {
+    /// Walks that were finished.
+    pub sweeps: u64,
+    /// Subnet management packets sent.
+    pub packets: u64,
+    /// Queries answered, and refused.
+    pub answered: u64,
+    /// Queries refused.
+    pub refused: u64,
+}
+
+/// A subnet manager and administrator: see the [module](super).
+#[derive(Debug)]
+pub struct SubnetManager {
+    config: SmConfig,
+    role: Role,
+    db: Db,
+    sweep: Option<Sweep>,
+    next_sweep: Option<Instant>,
+    /// The master, while we stand by, and how often it was silent.
+    master: Option<Other>,
+    silent: u32,
+    next_poll: Option<Instant>,
+    /// Managers seen in the last walk.
+    others: Vec<Other>,
+    admin: Admin,
+    out: VecDeque<Outgoing>,
+    tid: u32,
+    activity: u32,
+    counters: SmCounters,
+}
+
+impl SubnetManager {
+    /// One that begins to look at `now`.
+    pub fn new(config: SmConfig, now: Instant) -> SubnetManager {
+        SubnetManager {
+            config,
+            role: Role::Discovering,
+            db: Db::default(),
+            sweep: None,
+            next_sweep: Some(now),
+            master: None,
+            silent: 0,
+            next_poll: None,
+            others: Vec::new(),
+            admin: Admin::default(),
+            out: VecDeque::new(),
+            tid: 0,
+            activity: 0,
+            counters: SmCounters::default(),
+        }
+    }
+
+    /// What it is at the moment.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The nodes it has found, by GUID.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.db.nodes.values()
+    }
+
+    /// What it has done.
+    pub fn counters(&self) -> SmCounters {
+        SmCounters { answered: self.admin.answered, refused: self.admin.refused, ..self.counters }
+    }
+
+    fn own_node(&self) -> Option<&Node> {
+        self.db.nodes.values().find(|node| node.port_guid() == self.config.port_guid)
+    }
+
+    fn own(&self) -> Own {
+        let node = self.own_node();
+        Own {
+            lid: node.map_or(0, Node::lid),
+            gid: node.map(Node::gid).unwrap_or_default(),
+            sm_info: self.sm_info(self.config.sm_key),
+            sm_key: self.config.sm_key,
+        }
+    }
+
+    fn sm_info(&self, key: u64) -> [u8; 25] {
+        let mut info = [0; 25];
+        info[..8].copy_from_slice(&self.config.port_guid.to_be_bytes());
+        info[8..16].copy_from_slice(&key.to_be_bytes());
+        info[16..20].copy_from_slice(&self.activity.to_be_bytes());
+        info[20] = self.config.priority << 4 | self.role as u8;
+        info
+    }
+
+    fn next_tid(&mut self) -> u32 {
+        self.tid = self.tid.wrapping_add(1);
+        self.tid
+    }
+
+    /// Takes a MAD that has come to QP0 or QP1: answers, and requests of subnet management that nodes do not answer by
+    /// themselves, and all of the administrator's class.
+    pub fn handle_mad(&mut self, now: Instant, from: &Origin, mad: &Mad) {
+        let asked = header(mad);
+        if asked.base_version != BASE_VERSION {
+            return;
+        }
+        match (from.qpn, asked.class) {
+            (1, SUBN_ADM) if self.role == Role::Master => {
+                let own = self.own();
+                self.admin.handle(now, &self.db, &own, from, mad);
+            }
+            (0, SUBN_DIRECTED | SUBN_LID) if asked.method & method::RESPONSE != 0 => {
+                self.answered(now, mad);
+            }
+            (0, SUBN_LID) => self.asked(now, from, &asked, mad),
+            _ => {}
+        }
+    }
+
+    /// An answer to a question of ours.
+    fn answered(&mut self, now: Instant, mad: &Mad) {
+        if let Some(sweep) = &mut self.sweep
+            && sweep.handle(mad)
+        {
+            return self.go_on(now);
+        }
+        let answer = header(mad);
+        if answer.attribute == attribute::SM_INFO && answer.status == 0 {
+            let data = smp_data(mad);
+            let guid = be64(&data, 0);
+            if self.master.is_some_and(|master| master.guid == guid) {
+                self.silent = 0;
+                // It has stepped back, for another perhaps.
+                if data[20] & 0x0f != Role::Master as u8 {
+                    self.look_anew(now);
+                }
+            }
+        }
+    }
+
+    /// A request: who we are, a change of roles, a trap.
+    fn asked(&mut self, now: Instant, from: &Origin, asked: &MadHeader, mad: &Mad) {
+        let data = smp_data(mad);
+        match (asked.method, asked.attribute) {
+            (method::GET, attribute::SM_INFO) => self.tell(from, asked, 0),
+            (method::SET, attribute::SM_INFO) => {
+                let known = self.others.iter().any(|other| other.lid == from.lid)
+                    || self.master.is_some_and(|master| master.lid == from.lid);
+                // Who does not know the key, or was not seen to be a manager, changes nothing.
+                if be64(&data, 8) != self.config.sm_key || !known {
+                    return self.tell(from, asked, 7 << 2);
+                }
+                match (asked.modifier, self.role) {
+                    (HANDOVER, Role::Standby) => {
+                        self.role = Role::Master;
+                        self.master = None;
+                        self.next_poll = None;
+                        self.tell(from, asked, 0);
+                        self.set_sm_info(from.lid, ACKNOWLEDGE);
+                        self.next_sweep = Some(now);
+                    }
+                    (ACKNOWLEDGE, Role::Master) => {
+                        self.tell(from, asked, 0);
+                        let other = self.others.iter().find(|o| o.lid == from.lid).copied();
+                        self.stand_by(now, other);
+                    }
+                    _ => self.tell(from, asked, 7 << 2),
+                }
+            }
+            (method::TRAP, attribute::NOTICE) if self.db.of_lid(from.lid).is_some() => {
+                let repress = MadHeader { method: method::TRAP_REPRESS, ..*asked };
+                let mad = lid_routed(&repress, self.config.m_key, &data);
+                self.out.push_back(Outgoing { way: by_lid(from.lid), asks: false, mad });
+                if self.role == Role::Master && self.sweep.is_none() {
+                    self.next_sweep = Some(now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Answers with SMInfo.
+    fn tell(&mut self, from: &Origin, asked: &MadHeader, status: u16) {
+        self.activity = self.activity.wrapping_add(1);
+        let mut data = [0; 64];
+        // The key is not told.
+        data[..25].copy_from_slice(&self.sm_info(0));
+        let answer = MadHeader { method: method::GET | method::RESPONSE, status, ..*asked };
+        let mad = lid_routed(&answer, self.config.m_key, &data);
+        self.out.push_back(Outgoing { way: by_lid(from.lid), asks: false, mad });
+    }
+
+    fn set_sm_info(&mut self, lid: u16, modifier: u32) {
+        let mut data = [0; 64];
+        data[..25].copy_from_slice(&self.sm_info(self.config.sm_key));
+        self.ask_sm(lid, method::SET, modifier, &data);
+    }
+
+    fn ask_sm(&mut self, lid: u16, method: u8, modifier: u32, data: &[u8; 64]) {
+        let tid = self.next_tid().into();
+        let attribute = attribute::SM_INFO;
+        let asked = MadHeader {
+            base_version: BASE_VERSION,
+            class_version: 1,
+            method,
+            tid,
+            attribute,
+            modifier,
+            ..MadHeader::default()
+        };
+        let mad = lid_routed(&asked, self.config.m_key, data);
+        self.out.push_back(Outgoing { way: by_lid(lid), asks: true, mad });
+    }
+
+    fn look_anew(&mut self, now: Instant) {
+        self.role = Role::Discovering;
+        self.master = None;
+        self.next_poll = None;
+        self.next_sweep = Some(now);
+    }
+
+    fn stand_by(&mut self, now: Instant, master: Option<Other>) {
+        self.role = Role::Standby;
+        self.master = master;
+        self.silent = 0;
+        self.next_sweep = None;
+        self.next_poll = Some(now.after(POLL));
+    }
+
+    /// Time has come to `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.admin.handle_timeout(now);
+        if let Some(sweep) = &mut self.sweep {
+            self.out.extend(sweep.timeout(now));
+            self.go_on(now);
+        } else if self.next_sweep.is_some_and(|at| at <= now) && self.role != Role::Standby {
+            self.next_sweep = None;
+            self.sweep = Some(Sweep::start(self.config.port_guid, self.config.m_key));
+            self.go_on(now);
+        }
+        if self.next_poll.is_some_and(|at| at <= now) {
+            self.next_poll = Some(now.after(POLL));
+            self.silent += 1;
+            match self.master {
+                Some(master) if self.silent <= SILENT => {
+                    self.ask_sm(master.lid, method::GET, 0, &[0; 64]);
+                }
+                _ => self.look_anew(now),
+            }
+        }
+    }
+
+    /// Sends the walk's next packets, and takes over what it has found when it is over.
+    fn go_on(&mut self, now: Instant) {
+        let Some(mut sweep) = self.sweep.take() else { return };
+        let tid = &mut self.tid;
+        while let Some(outgoing) = sweep.poll(now, || {
+            *tid = tid.wrapping_add(1);
+            *tid
+        }) {
+            self.out.push_back(outgoing);
+        }
+        if sweep.is_done() { self.finish(now, sweep) } else { self.sweep = Some(sweep) }
+    }
+
+    fn finish(&mut self, now: Instant, mut sweep: Sweep) {
+        self.others = std::mem::take(&mut sweep.others);
+        let better = |other: &&Other| {
+            (other.priority, std::cmp::Reverse(other.guid))
+                > (self.config.priority, std::cmp::Reverse(self.config.port_guid))
+        };
+        let master = self.others.iter().find(|other| other.state == Role::Master as u8).copied();
+        let above = self.others.iter().filter(better).max_by_key(|other| other.priority).copied();
+        if self.role == Role::Discovering {
+            match (master, above) {
+                // The master steps back for us when it sees us, if that is due.
+                (Some(master), _) => return self.adopt(now, sweep, Some(master)),
+                (None, Some(above)) => return self.adopt(now, sweep, Some(above)),
+                (None, None) => self.role = Role::Master,
+            }
+        }
+        let rival = master.filter(|other| better(&other));
+        if let Some(rival) = rival {
+            // Two subnets that have become one: the better stays.
+            return self.adopt(now, sweep, Some(rival));
+        }
+        let mended = self.mend(&mut sweep);
+        if mended && !sweep.is_done() {
+            self.sweep = Some(sweep);
+            return self.go_on(now);
+        }
+        self.counters.sweeps += 1;
+        self.counters.packets += sweep.sent;
+        self.take_over(sweep.found);
+        self.next_sweep = Some(now.after(self.config.period));
+        let heir = above.filter(|other| other.state == Role::Standby as u8 && other.lid != 0);
+        if let Some(heir) = heir {
+            self.set_sm_info(heir.lid, HANDOVER);
+        }
+    }
+
+    /// Another is or will be the master.
+    fn adopt(&mut self, now: Instant, sweep: Sweep, master: Option<Other>) {
+        self.db = sweep.found;
+        self.stand_by(now, master);
+    }
+
+    /// Asks ports to become what they should be. Whether any has to.
+    fn mend(&mut self, sweep: &mut Sweep) -> bool {
+        let nodes = &sweep.found.nodes;
+        let mut taken = BTreeSet::new();
+        let mut without = Vec::new();
+        for (guid, node) in nodes {
+            let (lid, lmc) = (node.lid(), node.lmc());
+            let range = lid..=lid.saturating_add((1 << lmc) - 1);
+            let free =
+                lid != 0 && *range.end() <= LAST_LID && range.clone().all(|l| !taken.contains(&l));
+            match free {
+                true => taken.extend(range),
+                false => without.push(*guid),
+            }
+        }
+        let mut next = 1;
+        let mut given = Vec::new();
+        for guid in without {
+            while taken.contains(&next) && next < LAST_LID {
+                next += 1;
+            }
+            taken.insert(next);
+            given.push((guid, next));
+        }
+        let lid_of = |guid: u64, node: &Node| {
+            given.iter().find(|(of, _)| *of == guid).map_or(node.lid(), |(_, lid)| *lid)
+        };
+        let own = nodes.iter().find(|(_, node)| node.port_guid() == self.config.port_guid);
+        let Some(own) = own.map(|(guid, node)| lid_of(*guid, node)) else { return false };
+        let mut changes = Vec::new();
+        for (guid, node) in nodes {
+            for (port, info) in &node.ports {
+                let end = *port == node.end_port();
+                let state = info[32] & 0x0f;
+                let wanted = if end { lid_of(*guid, node) } else { be16(info, 16) };
+                let right = !end || be16(info, 16) == wanted && be16(info, 18) == own;
+                let no_state = end && node.kind() == NodeKind::Switch;
+                if right && (no_state || state == ACTIVE || state < INIT) {
+                    continue;
+                }
+                let mut info = *info;
+                if end {
+                    info[16..18].copy_from_slice(&wanted.to_be_bytes());
+                    info[18..20].copy_from_slice(&own.to_be_bytes());
+                }
+                // One step at a time; 0: as it is.
+                let step = match state {
+                    _ if no_state => 0,
+                    INIT => ARMED,
+                    ARMED => ACTIVE,
+                    _ => 0,
+                };
+                info[32] = info[32] & 0xf0 | step;
+                info[33] &= 0x0f;
+                changes.push((*guid, node.path.clone(), *port, info));
+            }
+        }
+        let any = !changes.is_empty() && sweep.rounds < 4;
+        sweep.rounds += 1;
+        if any {
+            for (guid, path, port, info) in changes {
+                sweep.set_port(guid, &path, port, info);
+            }
+        }
+        any
+    }
+
+    /// What a walk has found is what there is.
+    fn take_over(&mut self, found: Db) {
+        let before = std::mem::replace(&mut self.db, found);
+        let own = self.own();
+        let adapters = |db: &Db| -> Vec<(u64, ironverbs_wire::Gid, u16)> {
+            let nodes = db.nodes.iter().filter(|(_, node)| node.kind() == NodeKind::Ca);
+            nodes.map(|(guid, node)| (*guid, node.gid(), node.lid())).collect()
+        };
+        let (old, new) = (adapters(&before), adapters(&self.db));
+        for (guid, gid, lid) in &old {
+            if !new.iter().any(|(other, ..)| other == guid) {
+                self.admin.forget(&own, gid, *lid);
+                self.admin.report(&own, 65, *gid);
+            }
+        }
+        for (guid, gid, _) in &new {
+            if !old.iter().any(|(other, ..)| other == guid) && !old.is_empty() {
+                self.admin.report(&own, 64, *gid);
+            }
+        }
+    }
+
+    /// What is to be sent.
+    pub fn poll_transmit(&mut self) -> Option<Outgoing> {
+        self.out.pop_front().or_else(|| self.admin.out.pop_front())
+    }
+
+    /// When [`SubnetManager::handle_timeout`] is to be called.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let sweep = self.sweep.as_ref().and_then(Sweep::next_timeout);
+        let waits = if self.sweep.is_some() { None } else { self.next_sweep };
+        [sweep, waits, self.next_poll, self.admin.next_timeout()].into_iter().flatten().min()
+    }
+}
+
+fn by_lid(lid: u16) -> Way {
+    Way::Lid { lid, qpn: 0 }
+}
+
+const _: () = assert!(SMP_DATA.end == 128);

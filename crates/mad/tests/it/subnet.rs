@@ -1,0 +1,368 @@
+//! The subnet manager and administrator.
+
+use ironverbs_mad::Instant;
+use ironverbs_mad::rmpp::{Receiver, is_active};
+use ironverbs_mad::subnet::{NodeKind, Origin, Role, SmConfig, SubnetManager};
+use ironverbs_wire::mad::{Mad, MadHeader};
+
+use crate::fabric::Fabric;
+use crate::support::{Rng, SECOND};
+
+const GET: u8 = 1;
+const SET: u8 = 2;
+const GET_TABLE: u8 = 0x12;
+const DELETE: u8 = 0x15;
+
+fn query(method: u8, attribute: u16, mask: u64, data: &[u8]) -> Mad {
+    let header = MadHeader {
+        base_version: 1,
+        class: 3,
+        class_version: 2,
+        method,
+        tid: 0x77,
+        attribute,
+        ..MadHeader::default()
+    };
+    let mut mad = [0; 256];
+    mad[..24].copy_from_slice(&header.emit());
+    mad[48..56].copy_from_slice(&mask.to_be_bytes());
+    mad[56..56 + data.len()].copy_from_slice(data);
+    mad
+}
+
+/// Asks the administrator at `sm` from `node`: status, records.
+fn ask(fabric: &mut Fabric, node: usize, sm: usize, mad: &Mad) -> (u16, Vec<Vec<u8>>) {
+    fabric.received.clear();
+    fabric.ask(node, sm, mad);
+    let mut receiver = Receiver::new();
+    loop {
+        let answers = std::mem::take(&mut fabric.received);
+        assert!(!answers.is_empty(), "no answer");
+        for (to, answer) in answers {
+            assert_eq!((to, answer[3]), (node, mad[3] | 0x80));
+            let status = u16::from_be_bytes([answer[4], answer[5]]);
+            let size = usize::from(u16::from_be_bytes([answer[44], answer[45]])) * 8;
+            if !is_active(&answer) {
+                let one = answer[56..].to_vec();
+                return (status, if status == 0 { vec![one] } else { Vec::new() });
+            }
+            let step = receiver.handle(&answer);
+            if let Some(reply) = step.reply {
+                fabric.ask(node, sm, &reply);
+            }
+            if let Some(done) = step.done {
+                let data = &done[56..];
+                let records = if size == 0 {
+                    Vec::new()
+                } else {
+                    data.chunks(size).map(<[u8]>::to_vec).collect()
+                };
+                return (status, records);
+            }
+        }
+    }
+}
+
+fn managed(adapters: usize) -> Fabric {
+    let mut fabric = Fabric::new(adapters, 8, 1);
+    fabric.manage(0, 3);
+    fabric.run(3 * SECOND);
+    assert_eq!(fabric.managers[&0].role(), Role::Master);
+    fabric
+}
+
+#[test]
+fn every_port_has_a_lid_and_becomes_active() {
+    for loss in [0, 10] {
+        for seed in 0..20 {
+            let mut fabric = Fabric::new(20, 8, seed);
+            fabric.loss = loss;
+            fabric.manage(3, 0);
+            fabric.run(20 * SECOND);
+            fabric.loss = 0;
+            fabric.run(5 * SECOND);
+            let mut lids: Vec<u16> = (0..fabric.nodes.len()).map(|n| fabric.lid(n)).collect();
+            let sm = fabric.lid(3).to_be_bytes();
+            lids.sort_unstable();
+            lids.dedup();
+            assert_eq!((lids.len(), lids[0] > 0), (fabric.nodes.len(), true), "seed {seed}");
+            for (n, node) in fabric.nodes.iter().enumerate() {
+                for (port, info) in node.ports.iter().enumerate() {
+                    // A cable is up, or there is none.
+                    assert!(matches!(info[32] & 0x0f, 1 | 4), "seed {seed} node {n} port {port}");
+                }
+            }
+            for node in fabric.nodes.iter().take(20) {
+                assert_eq!(node.ports[1][18..20], sm);
+            }
+            let manager = &fabric.managers[&3];
+            let switches = manager.nodes().filter(|node| node.kind() == NodeKind::Switch);
+            assert_eq!((manager.nodes().count(), switches.count()), (24, 4), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn what_ports_have_already_is_kept() {
+    let mut fabric = managed(5);
+    let before: Vec<u16> = (0..6).map(|n| fabric.lid(n)).collect();
+    fabric.manage(4, 9);
+    fabric.managers.remove(&0);
+    fabric.run(10 * SECOND);
+    assert_eq!(fabric.managers[&4].role(), Role::Master);
+    assert_eq!((0..6).map(|n| fabric.lid(n)).collect::<Vec<_>>(), before);
+}
+
+#[test]
+fn one_master_by_priority_and_guid_and_a_heir_when_it_dies() {
+    for seed in 0..20 {
+        let mut fabric = Fabric::new(9, 8, seed);
+        let mut rng = Rng(seed);
+        // 2 and 5 have the same priority: the lower GUID wins.
+        for (node, priority) in [(8, 1), (5, 4), (2, 4)] {
+            fabric.manage(node, priority);
+            fabric.run(rng.below(3 * SECOND));
+        }
+        fabric.run(15 * SECOND);
+        let roles = |fabric: &Fabric| -> Vec<(usize, Role)> {
+            fabric.managers.iter().map(|(node, manager)| (*node, manager.role())).collect()
+        };
+        let (master, standby) = (Role::Master, Role::Standby);
+        assert_eq!(roles(&fabric), [(2, master), (5, standby), (8, standby)], "seed {seed}");
+        fabric.kill(2);
+        fabric.run(10 * SECOND);
+        assert_eq!(roles(&fabric), [(5, master), (8, standby)], "seed {seed}");
+        let sm = fabric.lid(5).to_be_bytes();
+        assert_eq!(fabric.nodes[0].ports[1][18..20], sm);
+        fabric.revive(2);
+        fabric.manage(2, 4);
+        fabric.run(15 * SECOND);
+        assert_eq!(roles(&fabric), [(2, master), (5, standby), (8, standby)], "seed {seed}");
+    }
+}
+
+#[test]
+fn records_by_component() {
+    let mut fabric = managed(12);
+    let (status, nodes) = ask(&mut fabric, 1, 0, &query(GET_TABLE, 0x11, 0, &[]));
+    assert_eq!((status, nodes.len()), (0, 14));
+    let lid = fabric.lid(7).to_be_bytes();
+    let (status, node) = ask(&mut fabric, 1, 0, &query(GET, 0x11, 1, &lid));
+    assert_eq!((status, &node[0][..2]), (0, &lid[..]));
+    assert_eq!(node[0][16..24], fabric.nodes[7].guid.to_be_bytes());
+    // Adapters alone: bit 4 is the kind.
+    let mut kind = [0; 8];
+    kind[6] = 1;
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET_TABLE, 0x11, 1 << 4, &kind)).1.len(), 12);
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET, 0x11, 1 << 4, &kind)).0, 0x0400);
+    let (status, ports) = ask(&mut fabric, 1, 0, &query(GET_TABLE, 0x12, 1, &lid));
+    assert_eq!((status, ports.len(), ports[0][2]), (0, 1, 1));
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET_TABLE, 0x20, 0, &[])).1.len(), 26);
+    assert_eq!(
+        ask(&mut fabric, 1, 0, &query(GET_TABLE, 0x33, 1, &lid)).1[0][8..12],
+        [0xff, 0xff, 0x12, 0x34]
+    );
+    let (_, sm) = ask(&mut fabric, 1, 0, &query(GET, 0x18, 0, &[]));
+    assert_eq!(
+        (sm[0][..2].to_vec(), sm[0][24]),
+        (fabric.lid(0).to_be_bytes().to_vec(), 3 << 4 | 3)
+    );
+    assert_eq!(sm[0][12..20], [0; 8], "the SM_Key is nobody's business");
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET, 0x01, 0, &[])).0, 0);
+}
+
+#[test]
+fn paths_by_gid_and_lid() {
+    let mut fabric = managed(9);
+    let mut asked = vec![0; 64];
+    asked[8..24].copy_from_slice(&fabric.gid(5));
+    asked[24..40].copy_from_slice(&fabric.gid(1));
+    let (status, path) = ask(&mut fabric, 1, 0, &query(GET, 0x35, 0b1100, &asked));
+    assert_eq!(status, 0);
+    assert_eq!(path[0][40..42], fabric.lid(5).to_be_bytes());
+    assert_eq!(path[0][42..44], fabric.lid(1).to_be_bytes());
+    assert_eq!((path[0][50..52].to_vec(), path[0][54]), (vec![0xff, 0xff], 2 << 6 | 5));
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET_TABLE, 0x35, 0b1000, &asked)).1.len(), 9);
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET_TABLE, 0x35, 0, &[])).1.len(), 81);
+    // A GID that nobody has, a partition that is not shared, an MTU beyond what there is.
+    let mut unknown = asked.clone();
+    unknown[23] ^= 0x0f;
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET, 0x35, 0b1100, &unknown)).0, 0x0500);
+    let mut partition = asked.clone();
+    partition[50..52].copy_from_slice(&[0x85, 0x55]);
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET, 0x35, 0b1100 | 1 << 13, &partition)).0, 0x0300);
+    // In 0x1234 both are limited members.
+    partition[50..52].copy_from_slice(&[0x12, 0x34]);
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET, 0x35, 0b1100 | 1 << 13, &partition)).0, 0x0300);
+    let mut large = asked;
+    large[54] = 5;
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET, 0x35, 0b1100 | 3 << 16, &large)).0, 0x0300);
+}
+
+fn membership(fabric: &Fabric, node: usize, group: u8) -> Vec<u8> {
+    let mut record = vec![0; 52];
+    record[..2].copy_from_slice(&[0xff, 0x12]);
+    record[15] = group;
+    record[16..32].copy_from_slice(&fabric.gid(node));
+    record[32..36].copy_from_slice(&0x8001_0000_u32.to_be_bytes());
+    record[40..42].copy_from_slice(&[0xff, 0xff]);
+    record[48] = 1;
+    record
+}
+
+const CREATE: u64 = 1 | 2 | 1 << 16 | 1 << 2 | 1 << 6 | 1 << 7 | 1 << 12 | 1 << 13;
+const JOIN: u64 = 1 | 2 | 1 << 16;
+
+#[test]
+fn groups_subscriptions_and_notices() {
+    let mut fabric = managed(6);
+    let mut inform = vec![0; 36];
+    inform[22..24].copy_from_slice(&[1, 1]);
+    inform[24..28].fill(0xff);
+    assert_eq!(ask(&mut fabric, 4, 0, &query(SET, 0x03, 0, &inform)).0, 0);
+    fabric.received.clear();
+    let notice = |fabric: &mut Fabric, trap: u16| {
+        let of = |mad: &Mad| (mad[3], mad[17]) == (6, 2) && mad[60..62] == trap.to_be_bytes();
+        let found = fabric.received.iter().position(|(node, mad)| *node == 4 && of(mad));
+        fabric.received.remove(found.unwrap_or_else(|| panic!("no notice {trap}"))).1
+    };
+
+    let record = membership(&fabric, 1, 7);
+    assert_eq!(ask_from(&mut fabric, 1, &query(SET, 0x38, JOIN, &record)).0, 0x0600);
+    let (status, joined) = ask_from(&mut fabric, 1, &query(SET, 0x38, CREATE, &record));
+    assert_eq!(status, 0);
+    let mlid = u16::from_be_bytes([joined[36], joined[37]]);
+    assert!(mlid >= 0xc000);
+    assert_eq!(notice(&mut fabric, 66)[72..88], record[..16]);
+    // Nobody joins for another, and not with another Q_Key; then the second is in.
+    let other = membership(&fabric, 2, 7);
+    assert_eq!(ask_from(&mut fabric, 1, &query(SET, 0x38, JOIN, &other)).0, 0x0700);
+    let mut wrong = other.clone();
+    wrong[35] = 1;
+    assert_eq!(ask_from(&mut fabric, 2, &query(SET, 0x38, JOIN | 1 << 2, &wrong)).0, 0x0200);
+    assert_eq!(ask_from(&mut fabric, 2, &query(SET, 0x38, JOIN, &other)).0, 0);
+    assert_eq!(ask_from(&mut fabric, 1, &query(DELETE, 0x38, JOIN, &other)).0, 0x0700);
+    assert_eq!(ask_from(&mut fabric, 1, &query(DELETE, 0x38, JOIN, &record)).0, 0);
+    // The group ends with its last member, that one with its node.
+    fabric.kill(2);
+    let gid = fabric.gid(2);
+    fabric.run(5 * SECOND);
+    assert_eq!(notice(&mut fabric, 65)[72..88], gid);
+    assert_eq!(notice(&mut fabric, 67)[72..88], record[..16]);
+    fabric.revive(2);
+    fabric.run(5 * SECOND);
+    assert_eq!(notice(&mut fabric, 64)[72..88], gid);
+    // Taken back.
+    inform[23] = 0;
+    assert_eq!(ask_from(&mut fabric, 4, &query(SET, 0x03, 0, &inform)).0, 0);
+    assert_eq!(ask_from(&mut fabric, 4, &query(SET, 0x03, 0, &inform)).0, 0x0200);
+    fabric.kill(2);
+    fabric.run(5 * SECOND);
+    assert!(fabric.received.is_empty());
+}
+
+/// As [`ask`] for one record, leaving notices where they are.
+fn ask_from(fabric: &mut Fabric, node: usize, mad: &Mad) -> (u16, Vec<u8>) {
+    fabric.ask(node, 0, mad);
+    let answer = |(to, answer): &(usize, Mad)| *to == node && answer[3] & 0x80 != 0;
+    let at = fabric.received.iter().position(answer).expect("an answer");
+    let (_, answer) = fabric.received.remove(at);
+    (u16::from_be_bytes([answer[4], answer[5]]), answer[56..].to_vec())
+}
+
+#[test]
+fn strangers_change_nothing() {
+    // Ports that ask for a key take nothing from a manager without it.
+    let mut fabric = Fabric::new(4, 8, 5);
+    fabric.require_m_key(0x1234);
+    let config = SmConfig::new(fabric.nodes[0].guid + 1);
+    fabric.manage_as(0, config);
+    fabric.run(3 * SECOND);
+    assert!((0..4).all(|node| fabric.lid(node) == 0));
+    fabric.managers.clear();
+    fabric.manage(0, 0);
+    fabric.run(5 * SECOND);
+    assert!((0..4).all(|node| fabric.lid(node) != 0));
+
+    // Who is no manager hands nothing over, whoever knows the key or not.
+    let mut handover = [0; 256];
+    handover[..4].copy_from_slice(&[1, 1, 1, 2]);
+    handover[17] = 0x20;
+    handover[23] = 2;
+    handover[79] = 1;
+    let from = Origin { lid: fabric.lid(2), qpn: 0 };
+    fabric.managers.get_mut(&0).unwrap().handle_mad(fabric.now, &from, &handover);
+    fabric.run(SECOND);
+    assert_eq!(fabric.managers[&0].role(), Role::Master);
+    // A LID that is no node's is not answered at QP1.
+    let refused = fabric.managers[&0].counters().refused;
+    fabric.managers.get_mut(&0).unwrap().handle_mad(
+        fabric.now,
+        &Origin { lid: 0x999, qpn: 1 },
+        &query(GET_TABLE, 0x11, 0, &[]),
+    );
+    assert_eq!(fabric.managers[&0].counters().refused, refused + 1);
+    // Wrong attribute, method, version.
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET, 0x99, 0, &[])).0, 0x0c);
+    assert_eq!(ask(&mut fabric, 1, 0, &query(0x33, 0x11, 0, &[])).0, 0x08);
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET, 0x11, 1 << 40, &[])).0, 0x0200);
+    let mut version = query(GET, 0x11, 0, &[]);
+    version[2] = 9;
+    assert_eq!(ask(&mut fabric, 1, 0, &version).0, 0x04);
+}
+
+#[test]
+fn garbage_is_survived() {
+    let mut fabric = managed(3);
+    let mut rng = Rng(4);
+    let lids: Vec<u16> = (0..4).map(|n| fabric.lid(n)).collect();
+    for _ in 0..50_000 {
+        let mut mad = query(
+            [1, 2, 6, 0x12, 0x15, 0x81, 5][rng.below(7) as usize],
+            [3, 0x11, 0x12, 0x15, 0x20, 0x31, 0x33, 0x35, 0x38][rng.below(9) as usize],
+            0,
+            &[],
+        );
+        mad[1] = [3, 1, 0x81, 3][rng.below(4) as usize];
+        mad[2] = if mad[1] == 3 { 2 } else { 1 };
+        for byte in &mut mad[24..] {
+            if rng.percent(20) {
+                *byte = rng.next() as u8;
+            }
+        }
+        let qpn = u32::from(mad[1] == 3);
+        let lid = if rng.percent(80) { lids[rng.below(4) as usize] } else { rng.next() as u16 };
+        let now = fabric.now;
+        let manager = fabric.managers.get_mut(&0).unwrap();
+        manager.handle_mad(now, &Origin { lid, qpn }, &mad);
+        while manager.poll_transmit().is_some() {}
+    }
+    fabric.run(5 * SECOND);
+    assert_eq!(fabric.managers[&0].role(), Role::Master);
+    assert_eq!((0..4).map(|n| fabric.lid(n)).collect::<Vec<_>>(), lids);
+}
+
+#[test]
+fn a_thousand_nodes() {
+    let mut fabric = Fabric::new(1000, 36, 1);
+    fabric.manage(0, 0);
+    let start = std::time::Instant::now();
+    fabric.run(SECOND / 2);
+    let manager: &SubnetManager = &fabric.managers[&0];
+    assert_eq!(manager.role(), Role::Master);
+    assert_eq!(manager.nodes().count(), 1000 + 1000_usize.div_ceil(34));
+    assert_eq!(fabric.now, Instant(SECOND + SECOND / 2));
+    let sweep = start.elapsed();
+    let mut asked = vec![0; 64];
+    asked[8..24].copy_from_slice(&fabric.gid(999));
+    asked[24..40].copy_from_slice(&fabric.gid(1));
+    let mad = query(GET, 0x35, 0b1100, &asked);
+    let start = std::time::Instant::now();
+    const ROUNDS: u32 = 100;
+    for _ in 0..ROUNDS {
+        assert_eq!(ask(&mut fabric, 1, 0, &mad).0, 0);
+    }
+    eprintln!("1,000 adapters: sweep {sweep:?}, a path record {:?}", start.elapsed() / ROUNDS);
+    let (status, nodes) = ask(&mut fabric, 1, 0, &query(GET_TABLE, 0x11, 0, &[]));
+    assert_eq!((status, nodes.len()), (0, 1030));
+}
