@@ -59,6 +59,13 @@ fn global(path: &Path, payload: u16) -> Grh {
     }
 }
 
+/// What the completion of a datagram says in its service level, which a RoCE link has none of: the kind of header that
+/// [`ud_header`] is (IBA A17.4.5.1 asks for a flag, ConnectX adapters give this value). 8 stands for UDP, 1 for
+/// IPv6, 2 for IPv4. UCX 1.13 and older know by it where the destination's address is, and drop the datagram without.
+pub fn packet_type(path: &Path) -> u8 {
+    if path.is_ipv4() { 0b1010 } else { 0b1001 }
+}
+
 /// The path that such bytes tell of, whoever wrote them; `None` if they are no IP header.
 ///
 /// The 20 bytes before an IPv4 header may be anything, even look like IPv6, so that a right IPv4
@@ -126,6 +133,13 @@ mod tests {
             0x00, 0x01, 0xc0, 0xa8, 0x00, 0xc7,
         ];
         assert_eq!(ud_header(&ipv4(), 95)[20..], expected);
+    }
+
+    #[test]
+    fn the_kind_of_header_is_told() {
+        let ipv6 =
+            Path { src: "fe80::1".parse().unwrap(), dst: "fe80::2".parse().unwrap(), ..ipv4() };
+        assert_eq!((packet_type(&ipv4()), packet_type(&ipv6)), (10, 9));
     }
 
     #[test]

@@ -42,13 +42,16 @@ pub(super) fn require_device(host: &Host) -> Result<(), CmError> {
     }
 }
 
-/// Where an address given to bind is; None for a wildcard.
+/// Where an address given to bind is; None for a wildcard, and for a loopback address that no device has: it stands for
+/// any of them, and which one is only known with a peer. Programs that ask whether a bound id has a device (libfabric)
+/// then list the addresses of all, as they do for an adapter, and are reached from other hosts.
 pub(super) fn bind(host: &Arc<Inner>, addr: SocketAddr) -> Result<Option<Place>, CmError> {
     check(addr)?;
     if addr.ip().is_unspecified() {
         return Ok(None);
     }
     match place(host, addr.ip(), scope(&addr)) {
+        Some(place) if place.gid != Gid::from_ip(addr.ip()) => Ok(None),
         Some(place) => Ok(Some(place)),
         None if host.is_local(&Gid::from_ip(addr.ip())) => Err(CmError::NoDevice { addr }),
         None => Err(CmError::AddrNotAvailable { addr }),
@@ -176,7 +179,7 @@ pub(super) fn place(host: &Arc<Inner>, ip: IpAddr, ifindex: u32) -> Option<Place
 }
 
 /// A device with a GID of that family, one that is valid beyond its link if possible.
-fn any_place(host: &Inner, v4: bool) -> Option<Place> {
+pub(super) fn any_place(host: &Inner, v4: bool) -> Option<Place> {
     let devices = host.present_devices();
     let find = |link_local: bool| {
         let wanted = |gid: &Gid| gid.is_ipv4() == v4 && gid.is_link_local() == link_local;

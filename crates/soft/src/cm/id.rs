@@ -372,7 +372,11 @@ impl CmId {
             IpAddr::V4(ip) if ip.is_unspecified() => LocalAddr::AnyIpv4,
             IpAddr::V6(ip) if ip.is_unspecified() && state.options.af_only => LocalAddr::AnyIpv6,
             IpAddr::V6(ip) if ip.is_unspecified() => LocalAddr::Any,
-            ip => LocalAddr::Gid(state.place.as_ref().map_or(Gid::from_ip(ip), |place| place.gid)),
+            ip => {
+                let place = state.place.clone();
+                let place = place.or_else(|| address::any_place(self.inner(), ip.is_ipv4()));
+                LocalAddr::Gid(place.map_or(Gid::from_ip(ip), |place| place.gid))
+            }
         };
         let service = ServiceId::of_port(self.space, bound.port());
         cm.listen(service, addr, state.backlog as usize).ok()

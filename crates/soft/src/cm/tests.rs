@@ -84,6 +84,18 @@ fn loopback_is_a_device_of_either_family() {
 }
 
 #[test]
+fn bound_to_loopback_is_not_yet_on_a_device() {
+    let side = Side::new();
+    let id = side.id(PortSpace::Tcp);
+    id.bind(addr("127.0.0.1:0")).unwrap();
+    assert!(id.device().is_none());
+    id.resolve_addr(None, addr("127.0.0.1:1"), SECOND).unwrap();
+    assert_eq!(side.event().kind(), CmEventKind::AddrResolved);
+    assert!(id.device().is_some());
+    assert_eq!(id.local_addr().unwrap().ip(), addr("127.0.0.1:0").ip());
+}
+
+#[test]
 fn link_local_without_a_scope_is_refused_at_once() {
     let side = Side::new();
     let id = side.id(PortSpace::Tcp);

@@ -148,7 +148,7 @@ impl Qp {
             imm: packet.imm.unwrap_or_default(),
             src_qpn: deth.src_qpn,
             flags,
-            sl: path.ib.map_or(0, |route| route.sl),
+            sl: path.ib.map_or_else(|| grh::packet_type(path), |route| route.sl),
             slid: path.ib.map_or(0, |route| route.slid),
             dlid_path_bits: path.ib.map_or(0, |route| route.dlid as u8 & 0x7f),
             solicited: packet.bth.solicited,
