@@ -4,6 +4,7 @@ mod build;
 mod capture;
 mod captured;
 pub(crate) mod case;
+mod clients;
 mod cm;
 mod faults;
 mod host;
@@ -89,7 +90,7 @@ const fn seconds(count: u64) -> Duration {
 }
 
 /// In order: what is cheap and says most comes first.
-const STEPS: [Step; 19] = [
+const STEPS: [Step; 20] = [
     Step {
         name: "format",
         about: "cargo fmt --check",
@@ -194,6 +195,15 @@ const STEPS: [Step; 19] = [
         staged: true,
         root: true,
         run: cm::run,
+    },
+    Step {
+        name: "clients",
+        about: "UCX, Open MPI, libfabric, fio and more: tests/clients, on one host as root and as nobody, and between two",
+        budget: seconds(300),
+        needs: &[tools::IPROUTE, tools::SETPRIV],
+        staged: true,
+        root: true,
+        run: clients::run,
     },
     Step {
         name: "faults",
