@@ -11,6 +11,7 @@ job() {
     local common=(fio --ioengine=rdma --port=$port --bs=64k --size=$((blocks * 64))k)
     shift 2
     out=$work/out served=$work/served limit=20
+    : >"$served"
     (cd "$work" && on_server "${common[@]}" --name=receiver --rw=read --iodepth=128 "$@") >"$served" 2>&1 &
     local job=$!
     await "it listens" "$served" waits

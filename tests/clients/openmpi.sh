@@ -13,7 +13,7 @@ export TMPDIR=$work PMIX_SYSTEM_TMPDIR=$work
 options=(--mca pml ucx --mca osc ucx --mca btl ^openib,vader,tcp --mca pml_base_verbose 10 --bind-to none
     -x UCX_NET_DEVICES -x UCX_TLS -x UCX_LOG_LEVEL)
 expected=1
-if [ -n "$client_in" ]; then
+if [ "$client_host" != "$host" ]; then
     expected=2
     # The launch agent: "ssh" with a host's name for one of the two places.
     cat >"$work/agent" <<EOF

@@ -8,56 +8,97 @@ use crate::suite::host;
 use crate::tools::{self, Tool};
 use crate::tree;
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
+
+/// Who runs a script, and where.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum By {
+    Root,
+    Nobody,
+    /// Its two sides on two hosts.
+    TwoHosts,
+}
+
+impl By {
+    const ALL: &[By] = &[By::Root, By::Nobody, By::TwoHosts];
+
+    fn name(self) -> &'static str {
+        match self {
+            By::Root => "root",
+            By::Nobody => "nobody",
+            By::TwoHosts => "two-hosts",
+        }
+    }
+}
 
 /// One of the scripts.
 struct Client {
     name: &'static str,
     needs: &'static [Tool],
-    /// Has two sides that may be on two hosts.
-    sides: bool,
+    by: &'static [By],
     limit: Duration,
 }
 
-const CLIENTS: [Client; 4] = [
-    Client { name: "ucx", needs: &[tools::UCX], sides: true, limit: seconds(240) },
+const CLIENTS: [Client; 8] = [
+    Client { name: "ucx", needs: &[tools::UCX], by: By::ALL, limit: seconds(180) },
     Client {
         name: "openmpi",
         needs: &[tools::OPENMPI, tools::OPENMPI_HEADERS, tools::CC],
-        sides: true,
+        by: By::ALL,
+        limit: seconds(120),
+    },
+    Client { name: "libfabric", needs: &[tools::LIBFABRIC], by: By::ALL, limit: seconds(120) },
+    Client { name: "fio", needs: &[tools::FIO], by: By::ALL, limit: seconds(120) },
+    Client { name: "qemu", needs: &[tools::QEMU, tools::PYTHON], by: By::ALL, limit: seconds(180) },
+    // What is installed for these is kept in the build directory, which is not everybody's to read.
+    Client {
+        name: "pypi",
+        needs: &[tools::PYTHON, tools::VENV, tools::NUMA, tools::CURL],
+        by: &[By::Root, By::TwoHosts],
+        limit: seconds(300),
+    },
+    Client {
+        name: "crates",
+        needs: &[tools::CMAKE, tools::CLANG, tools::NETLINK, tools::PKG_CONFIG, tools::CC],
+        by: &[By::Root],
+        limit: seconds(900),
+    },
+    Client {
+        name: "perftest",
+        needs: &[tools::PERFTEST, tools::IBVERBS_UTILS],
+        by: &[By::Root],
         limit: seconds(180),
     },
-    Client { name: "libfabric", needs: &[tools::LIBFABRIC], sides: true, limit: seconds(120) },
-    Client { name: "fio", needs: &[tools::FIO], sides: true, limit: seconds(120) },
 ];
 
 pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     let joined = Joined::new(1500)?;
     // In a place that everybody can read, which the source tree may not be.
     let scripts = std::env::temp_dir().join(format!("ironverbs-clients-{}", std::process::id()));
-    Program::new("cp")
-        .arg("-r")
-        .arg(tree::root().join("tests/clients").display())
-        .arg(scripts.display())
-        .read()?;
-    let [(root_name, root), (nobody_name, nobody)] = host::users()?;
+    let from = tree::root().join("tests/clients");
+    Program::new("cp").arg("-r").args([from.display(), scripts.display()]).read()?;
+    let [(_, root), (_, nobody)] = host::users()?;
+    let a = joined.a.within(Program::new("env")).to_string();
+    let b = joined.b.within(Program::new("env")).to_string();
     for client in &CLIENTS {
-        for (name, user) in [(root_name, &root), (nobody_name, &nobody)] {
-            cases.case(format!("{}-{name}", client.name), client.limit, |case| {
-                client.run(case, joined.a.within(user.script(&client.script(&scripts))))
-            });
-        }
-        if client.sides {
-            cases.case(format!("{}-two-hosts", client.name), client.limit, |case| {
-                let place = |end: End| joined.end(end).within(Program::new("env")).to_string();
-                let program = root
-                    .script(&client.script(&scripts))
-                    .env("SERVER_IN", place(End::A))
-                    .env("CLIENT_IN", place(End::B))
-                    .env("HOST", Joined::address(End::A, Family::V4))
-                    .env("CLIENT_HOST", Joined::address(End::B, Family::V4));
-                client.run(case, program)
+        for &by in client.by {
+            cases.case(format!("{}-{}", client.name, by.name()), client.limit, |case| {
+                let script = scripts.join(format!("{}.sh", client.name));
+                // Root's scripts run outside, where they can install what they need, and put the programs in their
+                // places.
+                let program = match by {
+                    By::Nobody => joined.a.within(nobody.script(&script)),
+                    By::Root => root.script(&script).env("SERVER_IN", &a).env("CLIENT_IN", &a),
+                    By::TwoHosts => root
+                        .script(&script)
+                        .env("SERVER_IN", &a)
+                        .env("CLIENT_IN", &b)
+                        .env("HOST", Joined::address(End::A, Family::V4))
+                        .env("CLIENT_HOST", Joined::address(End::B, Family::V4)),
+                };
+                let cache = tree::target().join("clients").display().to_string();
+                client
+                    .run(case, if by == By::Nobody { program } else { program.env("CACHE", cache) })
             });
         }
     }
@@ -66,10 +107,6 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
 }
 
 impl Client {
-    fn script(&self, scripts: &Path) -> std::path::PathBuf {
-        scripts.join(format!("{}.sh", self.name))
-    }
-
     fn run(&self, case: &mut Case, program: Program) -> Outcome {
         tools::need(self.needs)?;
         let output = case.run(&program)?;
