@@ -23,11 +23,6 @@ pub(crate) const OPENMPI_HEADERS: Tool = tool("libopenmpi-dev", "mpicc");
 pub(crate) const VENV: Tool = tool("python3-venv", "/usr/share/doc/python3-venv");
 pub(crate) const NUMA: Tool = tool("libnuma1", "/usr/share/doc/libnuma1");
 pub(crate) const CURL: Tool = tool("libcurl4", "/usr/share/doc/libcurl4");
-pub(crate) const CMAKE: Tool = tool("cmake", "cmake");
-pub(crate) const CLANG: Tool = tool("libclang-dev", "/usr/share/doc/libclang-dev");
-pub(crate) const NETLINK: Tool =
-    tool("libnl-route-3-dev", "/usr/include/libnl3/netlink/route/link.h");
-pub(crate) const PKG_CONFIG: Tool = tool("pkg-config", "pkg-config");
 pub(crate) const FIO: Tool = tool("fio", "fio");
 pub(crate) const RDMACM_UTILS: Tool = tool("rdmacm-utils", "rping");
 pub(crate) const QPERF: Tool = tool("qperf", "qperf");

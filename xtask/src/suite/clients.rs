@@ -39,7 +39,7 @@ struct Client {
     limit: Duration,
 }
 
-const CLIENTS: [Client; 8] = [
+const CLIENTS: [Client; 7] = [
     Client { name: "ucx", needs: &[tools::UCX], by: By::ALL, limit: seconds(180) },
     Client {
         name: "openmpi",
@@ -56,12 +56,6 @@ const CLIENTS: [Client; 8] = [
         needs: &[tools::PYTHON, tools::VENV, tools::NUMA, tools::CURL],
         by: &[By::Root, By::TwoHosts],
         limit: seconds(300),
-    },
-    Client {
-        name: "crates",
-        needs: &[tools::CMAKE, tools::CLANG, tools::NETLINK, tools::PKG_CONFIG, tools::CC],
-        by: &[By::Root],
-        limit: seconds(900),
     },
     Client {
         name: "perftest",
