@@ -6,6 +6,7 @@ mod demo;
 mod netns;
 mod pair;
 mod process;
+mod soak;
 mod stage;
 mod suite;
 mod tools;
@@ -23,6 +24,8 @@ cargo xtask COMMAND
   test [STEP[/CASE]]...        all tests, or the steps (and cases) whose names contain these words
        [--list]                only name the steps
        [--as-staged]           test what is staged already, without building it again
+  soak [RUNS] [--busy] [SUITE...]
+                               what dies, stops, forks and scribbles, 100 times in a row; with every core kept busy
   check                        formatting, lints and, where cargo-deny is installed, licences and advisories
   bench [ARG...]               measurements of benches/, each beside its raw limit, and SENDs beside UCX
   vm [OPTION...] -- COMMAND... a command beside the kernel's own RDMA stack in a VM (see vm/run)
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         "stage" => stage::command(&rest),
         "demo" => demo::command(&rest),
         "test" => suite::command(&rest),
+        "soak" => soak::command(&rest),
         "check" => check::command(&rest),
         "bench" => bench::command(&rest),
         "vm" => return vm::command(&rest),

@@ -15,7 +15,6 @@ use ironverbs_wire::{Gid, Path};
 use registry_support::*;
 
 const SIGCONT: i32 = 18;
-const SIGSTOP: i32 = 19;
 
 /// Not a test: what the members run.
 #[test]
@@ -62,7 +61,7 @@ fn those_who_start_at_once_end_in_one_group() {
 
 #[test]
 fn those_who_come_and_go_at_once_do_not_disturb_each_other() {
-    let options = options(0);
+    let options = options(15);
     // So that the group stays.
     let mut resident = Member::start(&options, None);
     resident.joined();
@@ -186,7 +185,7 @@ fn stopped_members_do_not_keep_newcomers_out() {
     let options = options(4);
     let mut stopped: Vec<_> = (0..3).map(|_| Member::join(&options)).collect();
     for member in &stopped {
-        member.signal(SIGSTOP);
+        member.stop();
     }
     // Nobody answers: the first newcomer helps itself. The next is answered by that one.
     let mut newcomers = vec![Member::join(&options), Member::join(&options)];
@@ -198,7 +197,7 @@ fn stopped_members_do_not_keep_newcomers_out() {
     packets_arrive_where_they_belong(&options, &mut stopped);
     // Stopped and then killed is dead.
     let victim = stopped.remove(0);
-    victim.signal(SIGSTOP);
+    victim.stop();
     victim.kill();
     assert_eq!(Member::join(&options).slot, 1);
 }
@@ -226,7 +225,7 @@ fn members_that_cannot_answer_are_named() {
     // Having changed its user, a process is closed to ptrace: its descriptors cannot be had.
     let mut member = Member::start(&options, Some(65_534));
     assert_eq!(member.joined(), 1);
-    member.signal(SIGSTOP);
+    member.stop();
     let newcomer = Member::start(&options, Some(65_534));
     let line = newcomer.line();
     assert!(

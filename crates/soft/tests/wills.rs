@@ -214,9 +214,7 @@ fn peers_of_a_killed_process_are_told_by_its_heir() {
     let stopped = hosts.start(&hosts.a, "bystander");
     assert_eq!(stopped.line(), "there");
     let mut client = connect(&hosts, &server, &to, 3);
-    const SIGSTOP: i32 = 19;
-    stopped.signal(SIGSTOP);
-    eventually("it stops", || ironverbs_sys::process::is_stopped(stopped.pid()).unwrap());
+    stopped.stop();
     client.kill();
     client.wait();
     let nothing = server.line_within(Duration::from_millis(300));

@@ -83,6 +83,19 @@ impl Child {
         process::signal(self.pid(), signal).unwrap();
     }
 
+    /// SIGSTOP, and waits until it has stopped: its threads run on for a moment, and longer on a busy machine.
+    pub fn stop(&self) {
+        const SIGSTOP: i32 = 19;
+        self.signal(SIGSTOP);
+        eventually("a stop of every thread", || {
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+            tasks.flatten().all(|task| {
+                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
+            })
+        });
+    }
+
     /// kill -9. Not waited for: it may be a zombie for a while, which is dead enough.
     pub fn kill(&mut self) {
         self.process.kill().unwrap();

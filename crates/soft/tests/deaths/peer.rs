@@ -95,18 +95,6 @@ impl Peer {
         (peer, Joined { qp, remote })
     }
 
-    /// SIGSTOP, and waits until it has stopped: some of its threads may run on for a moment.
-    pub(crate) fn stop(&self) {
-        self.signal(crate::traffic::SIGSTOP);
-        eventually("a stop of every thread", || {
-            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
-            tasks.flatten().all(|task| {
-                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-                stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
-            })
-        });
-    }
-
     /// Waits until it has ended and its output was read.
     pub(crate) fn drained(&self) {
         while !matches!(self.line_within(WATCHDOG), Err(RecvTimeoutError::Disconnected)) {}

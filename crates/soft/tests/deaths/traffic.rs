@@ -13,7 +13,6 @@ use crate::common::*;
 use crate::peer::{Address, Joined, MEMORY, WATCHDOG};
 
 pub(crate) const SIGCONT: i32 = 18;
-pub(crate) const SIGSTOP: i32 = 19;
 
 /// What one side does of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,6 @@ use process::*;
 use transfer::*;
 
 const SIGCONT: i32 = 18;
-const SIGSTOP: i32 = 19;
 
 /// Not a test: what the members run.
 #[test]
@@ -141,7 +140,7 @@ fn a_stop_of_either_loses_nothing() {
     b.tell(&a.slot.to_string());
     for member in [&a, &b] {
         std::thread::sleep(Duration::from_millis(20));
-        member.signal(SIGSTOP);
+        member.stop();
         std::thread::sleep(Duration::from_secs(1));
         member.signal(SIGCONT);
     }
@@ -264,7 +263,7 @@ fn a_process_that_is_stopped_takes_one_offer_but_not_without_end() {
     let stopped = Member::start(&options, "idle", &|| serve(&registry));
     // Another of this process, so that there are two that offer.
     let second = Registry::join(&options).unwrap();
-    stopped.signal(SIGSTOP);
+    stopped.stop();
     let lane = registry.lanes().to(stopped.slot).unwrap();
     for _ in 0..5000 {
         lane.wake();

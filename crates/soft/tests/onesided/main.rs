@@ -23,7 +23,6 @@ use common::{ALL, Side};
 use peer::*;
 
 const SIGCONT: i32 = 18;
-const SIGSTOP: i32 = 19;
 
 /// What an initiator that never ends WRITEs at a time.
 const LONG: u32 = 2 << 20;
@@ -109,8 +108,7 @@ fn a_target_that_is_stopped_is_written_and_read() {
     let (qp, there) = target.connect(&side, &side.mr);
     warm(&side, &qp, &there);
     // It does not even run.
-    target.signal(SIGSTOP);
-    eventually("it stops", || process::is_stopped(target.pid()).unwrap());
+    target.stop();
     let before = qp.counters();
     for len in [1u32, 8, 1000, 65_536, 1_000_000] {
         let data: Vec<u8> = (0..len).map(|i| (i.wrapping_mul(len) >> 3) as u8).collect();
@@ -148,8 +146,7 @@ fn memory_that_both_have_mapped_takes_everything() {
     let mut target = Peer::start(48_020, "mapped");
     let (qp, there) = target.connect(&side, &side.mr);
     warm(&side, &qp, &there);
-    target.signal(SIGSTOP);
-    eventually("it stops", || process::is_stopped(target.pid()).unwrap());
+    target.stop();
     let before = qp.counters();
     for len in [1u32, 8, 1000, 65_536, 1_000_000] {
         let data: Vec<u8> = (0..len).map(|i| (i.wrapping_mul(len) >> 3) as u8).collect();
@@ -241,8 +238,7 @@ fn an_initiator_stopped_in_the_middle_is_waited_for() {
         let (qp, _) = initiator.connect(&side, &mr);
         assert_eq!(initiator.line(), "writing");
         std::thread::sleep(Duration::from_millis(5));
-        initiator.signal(SIGSTOP);
-        eventually("it stops", || process::is_stopped(initiator.pid()).unwrap());
+        initiator.stop();
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -279,7 +275,9 @@ fn a_target_that_is_killed_fails_what_comes_after() {
                 break wc.status;
             }
         };
-        assert!(killed && status == WcStatus::RetryExcErr, "{status:?}");
+        // The second where the connection had failed before the request was posted.
+        let defined = matches!(status, WcStatus::RetryExcErr | WcStatus::WrFlushErr);
+        assert!(killed && defined, "{status:?}");
         qp.destroy().unwrap();
     }
 }

@@ -81,6 +81,10 @@ impl Member {
         self.child.signal(signal);
     }
 
+    pub(crate) fn stop(&self) {
+        self.child.stop();
+    }
+
     pub(crate) fn kill(mut self) {
         self.die();
     }
