@@ -189,11 +189,16 @@ fn print_qp(qp: &QpStatus, uid: u32, shown: &[Shown]) {
 }
 
 fn describe(wait: &WaitStatus) -> String {
-    let WaitStatus { verb, object, number, missing, count, waited } = wait;
+    let WaitStatus { verb, object, number, missing, count, pid, waited } = wait;
     let number = match *object {
         "QP" => format!("{number:#08x}"),
+        "MR" | "MW" => format!("{number:#x}"),
         _ => number.to_string(),
     };
+    if let Some(pid) = pid {
+        let seconds = waited.as_secs_f64();
+        return format!("{seconds:.1} s: {verb} of {object} {number} waits for pid {pid}");
+    }
     let plural = if *count == 1 { "" } else { "s" };
     format!(
         "{:.1} s: {verb} of {object} {number} for {count} {missing}{plural}",
@@ -281,6 +286,7 @@ impl Shown {
                 "number": wait.number,
                 "for": wait.missing,
                 "count": wait.count,
+                "pid": wait.pid,
                 "seconds": wait.waited.as_secs_f64(),
             })).collect::<Vec<_>>(),
         })
@@ -307,6 +313,7 @@ mod tests {
             number: 7,
             missing: "unacknowledged completion event",
             count: 2,
+            pid: None,
             waited: Duration::from_millis(1500),
         };
         let text = "1.5 s: ibv_destroy_cq of CQ 7 for 2 unacknowledged completion events";
@@ -315,6 +322,15 @@ mod tests {
             WaitStatus { object: "QP", verb: "ibv_destroy_qp", number: 0x12, count: 1, ..wait };
         let text = "1.5 s: ibv_destroy_qp of QP 0x000012 for 1 unacknowledged completion event";
         assert_eq!(describe(&wait), text);
+        let wait = WaitStatus {
+            object: "MR",
+            verb: "ibv_dereg_mr",
+            number: 0x1234,
+            missing: "process that uses it",
+            pid: Some(77),
+            ..wait
+        };
+        assert_eq!(describe(&wait), "1.5 s: ibv_dereg_mr of MR 0x1234 waits for pid 77");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::direct::Thing;
 use crate::dm::Dm;
 use crate::memory::{NOWHERE, REMOTE_BIT, Region, Regions, slot_of_key};
 use crate::object::{self, Identity};
+use crate::status::Waiting;
 use crate::{Context, Error, Pd};
 
 #[derive(Debug)]
@@ -198,7 +199,8 @@ impl Mr {
         not_bound(&pd.host().regions.read(), lkey)?;
         let region = Region { pd: pd.handle(), addr, len, iova, access };
         pd.host().regions.write().replace(lkey, region);
-        pd.host().wait_for_peers(Thing::Region(slot_of_key(lkey)), None);
+        let told = (Waiting::Reregister, lkey);
+        pd.host().wait_for_peers(Thing::Region(slot_of_key(lkey)), told);
         object::take(&pd.users);
         object::give_back(&now.pd.users);
         *now = Registration { pd, addr, len, iova, access, lkey };
@@ -227,10 +229,11 @@ impl Mr {
             regions.remove(now.lkey);
             ended
         };
+        let told = (Waiting::Deregister, now.lkey);
         for window in ended {
-            host.wait_for_peers(Thing::Region(window), None);
+            host.wait_for_peers(Thing::Region(window), told);
         }
-        host.wait_for_peers(Thing::Region(slot_of_key(now.lkey)), None);
+        host.wait_for_peers(Thing::Region(slot_of_key(now.lkey)), told);
         host.regions.write().free(now.lkey);
         object::give_back(&now.pd.users);
         if let Holds::Dm(dm) = &self.holds {

@@ -157,11 +157,19 @@ impl Inner {
         lanes.capable(slot).then(|| lanes.to(slot))
     }
 
-    /// Waits until no peer uses by itself what it was told of and is told of no more: at most for `limit`, where there
-    /// is one.
-    pub(crate) fn wait_for_peers(&self, thing: Thing, limit: Option<Duration>) {
+    /// Waits until no peer uses by itself what it was told of and is told of no more. Others are told what waits: the
+    /// verb, and the number of its object.
+    pub(crate) fn wait_for_peers(&self, thing: Thing, (verb, object): (Waiting, u32)) {
         if let Some(lanes) = self.lanes() {
-            lanes.wait_for_initiators(thing, limit);
+            let tell = |pid| Some(self.waiting(verb, object)?.of(pid));
+            lanes.wait_for_initiators(thing, None, &tell);
+        }
+    }
+
+    /// The same, but at most for `limit`.
+    pub(crate) fn wait_briefly(&self, thing: Thing, limit: Duration) {
+        if let Some(lanes) = self.lanes() {
+            lanes.wait_for_initiators(thing, Some(limit), &|_| None);
         }
     }
 

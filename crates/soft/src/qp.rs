@@ -366,7 +366,8 @@ impl Qp {
         drop(state);
         if took {
             // What a peer does by itself by what it was told before ends before this returns.
-            self.host().wait_for_peers(Thing::Qp(line_of_qp(self.qpn)), None);
+            let told = (Waiting::ModifyQp, self.qpn);
+            self.host().wait_for_peers(Thing::Qp(line_of_qp(self.qpn)), told);
         }
         Ok(())
     }
@@ -723,7 +724,8 @@ impl Qp {
         }
         self.check_detached()?;
         self.release()?;
-        self.host().wait_for_peers(Thing::Qp(line_of_qp(self.qpn)), None);
+        let told = (Waiting::DestroyQp, self.qpn);
+        self.host().wait_for_peers(Thing::Qp(line_of_qp(self.qpn)), told);
         self.events.wait(|| self.host().waiting(Waiting::Qp, self.qpn));
         Ok(())
     }

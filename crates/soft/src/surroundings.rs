@@ -114,7 +114,7 @@ impl<'a> Surroundings<'a> {
     /// engine does not wait for a process that was stopped.
     fn left_alone(&self, rkey: u32) {
         let thing = Thing::Region(slot_of_key(rkey));
-        self.qp.host().wait_for_peers(thing, Some(INVALIDATION));
+        self.qp.host().wait_briefly(thing, INVALIDATION);
     }
 
     /// The QP's own rights come before the region's (IBA 9.7.4.1.4).

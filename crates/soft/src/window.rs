@@ -9,6 +9,7 @@ use crate::direct::Thing;
 use crate::direct::table::RegionLine;
 use crate::memory::{Region, slot_of_key};
 use crate::object::{self, Identity};
+use crate::status::Waiting;
 use crate::{Error, Pd};
 
 /// Type of a memory window (`enum ibv_mw_type`).
@@ -98,7 +99,8 @@ impl Mw {
         host.check()?;
         self.identity.retire()?;
         host.regions.write().remove_window(self.rkey);
-        host.wait_for_peers(Thing::Region(slot_of_key(self.rkey)), None);
+        let told = (Waiting::Deallocate, self.rkey);
+        host.wait_for_peers(Thing::Region(slot_of_key(self.rkey)), told);
         host.regions.write().free(self.rkey);
         object::give_back(&self.pd.users);
         Ok(())

@@ -15,6 +15,7 @@ use super::Thing;
 use super::protocol::{self, Memory, Word};
 use super::slots::{self, Slots};
 use crate::registry::{Membership, Peer};
+use crate::status::Wait;
 
 /// For how long a slot may stay the same while its process runs. What is done under a slot takes a tenth of a
 /// millisecond.
@@ -105,8 +106,14 @@ impl Watch {
 
     /// Waits until nobody touches `thing`, whose line has been changed. A stopped process is waited for, and named on
     /// stderr; one that runs and does not leave is not believed any more, and loses its lanes. At most for
-    /// `limit`, where there is one: false if that was not enough.
-    pub(crate) fn wait(&self, member: &Membership, thing: Thing, limit: Option<Duration>) -> bool {
+    /// `limit`, where there is one: false if that was not enough. `tell` tells others of a process that is waited for.
+    pub(crate) fn wait<'w>(
+        &self,
+        member: &Membership,
+        thing: Thing,
+        limit: Option<Duration>,
+        tell: &dyn Fn(u32) -> Option<Wait<'w>>,
+    ) -> bool {
         let mut busy = Vec::new();
         {
             let mut entries = self.entries.lock();
@@ -123,7 +130,7 @@ impl Watch {
             if void.contains(&entry.peer) {
                 continue;
             }
-            match self.wait_for(member, entry, *slot, thing, end) {
+            match self.wait_for(member, entry, *slot, thing, end, tell) {
                 Outcome::Left => {}
                 Outcome::Dead => {
                     self.bury(&entry.peer);
@@ -147,18 +154,21 @@ impl Watch {
         member.lanes().depart(&entry.peer);
     }
 
-    fn wait_for(
+    fn wait_for<'w>(
         &self,
         member: &Membership,
         entry: &Entry,
         slot: usize,
         thing: Thing,
         end: Option<Instant>,
+        tell: &dyn Fn(u32) -> Option<Wait<'w>>,
     ) -> Outcome {
         let mut seen = 0;
         let mut since = Instant::now();
         let mut looked = since;
         let mut told = false;
+        // Until it is over.
+        let mut shown = None;
         for round in 0u32.. {
             let value = entry.slots.load(slot, Ordering::Acquire);
             if !slots::names(value, thing) {
@@ -183,6 +193,7 @@ impl Watch {
                 continue;
             }
             looked = now;
+            shown.get_or_insert_with(|| tell(entry.peer.pid));
             let gone = |error: io::Error| error.kind() == io::ErrorKind::NotConnected;
             if member.pidfd(&entry.peer).err().is_some_and(gone) {
                 return Outcome::Dead;

@@ -14,6 +14,7 @@ use super::ring::{Consumer, Producer};
 use super::table::Departure;
 use crate::direct::{Initiator, Table, Thing};
 use crate::registry::{self, Membership, Peer, Registry};
+use crate::status::Wait;
 
 /// The lanes of this process: `registry.lanes()`.
 ///
@@ -235,9 +236,15 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Waits until nobody uses `thing`, of which the table says no more. False: not within the limit.
-    pub(crate) fn wait_for_initiators(&self, thing: Thing, limit: Option<Duration>) -> bool {
-        self.member.is_none_or(|member| member.lanes().hazards.wait(member, thing, limit))
+    /// Waits until nobody uses `thing`, of which the table says no more; `tell` tells others for which process. False:
+    /// not within the limit.
+    pub(crate) fn wait_for_initiators<'w>(
+        &self,
+        thing: Thing,
+        limit: Option<Duration>,
+        tell: &dyn Fn(u32) -> Option<Wait<'w>>,
+    ) -> bool {
+        self.member.is_none_or(|member| member.lanes().hazards.wait(member, thing, limit, tell))
     }
 
     /// To be called before going to sleep on [`Registry::service_fd`]: from now on senders wake us,

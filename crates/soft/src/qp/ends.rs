@@ -173,7 +173,7 @@ impl Qp {
         drop(state);
         if took {
             // But the engine does not wait for a process that was stopped; deregistering does.
-            self.host().wait_for_peers(Thing::Qp(line_of_qp(self.qpn)), Some(LAST_LOOK));
+            self.host().wait_briefly(Thing::Qp(line_of_qp(self.qpn)), LAST_LOOK);
         }
     }
 

@@ -13,6 +13,7 @@ use ironverbs_sys::unix::Connection;
 
 use super::fds::{Foreign, wildcard_sockets};
 use super::seat::Estate;
+use super::slots;
 use super::table::{self, Table, Tenant};
 use super::vault::Vault;
 use super::{JoinError, SLOTS};
@@ -118,10 +119,9 @@ impl Group {
     /// # Errors
     /// TimedOut: somebody holds it, stopped. Otherwise what keeps it from being put right.
     pub(super) fn lock(&self, timeout: Duration) -> io::Result<Guard<'_>> {
-        let (lock, owner_died) = self.table.lock(timeout)?;
-        if owner_died {
-            self.repair(&lock)?;
-        }
+        // Whether its last holder died says less than the table: who was to put it right may have given up.
+        let (lock, _) = self.table.lock(timeout)?;
+        slots::repair(&UnderLock { group: self, lock: &lock })?;
         Ok(lock)
     }
 
@@ -147,49 +147,7 @@ impl Group {
         if slot >= SLOTS {
             return Ok(None);
         }
-        // The socket's place in the kernel's array is its slot, so this must be the next one. If we
-        // die here, `repair` finds out how far we came.
-        self.table.set_creating(true);
-        let result = self.add_socket(lock, slot);
-        if result.is_ok() {
-            self.table.set_sockets(slot + 1);
-        }
-        self.table.set_creating(false);
-        result.map(|()| Some(slot))
-    }
-
-    fn add_socket(&self, lock: &Guard<'_>, slot: u16) -> Result<(), JoinError> {
-        let options = BindOptions {
-            port: self.port,
-            reuseport: true,
-            only_v4: self.table.only_v4(),
-            ..BindOptions::default()
-        };
-        let socket = RxSocket::bind_with(&options).map_err(|error| taken(error, self.port))?;
-        if slot == 0 {
-            bpf::attach_reuseport_cbpf(socket.as_fd(), SLOTS).map_err(io_error("steering"))?;
-        }
-        self.vault.store(lock, slot, socket.as_fd()).map_err(io_error("storing a socket"))
-    }
-
-    /// Puts right what the last holder of the lock left half done when it died.
-    ///
-    /// Slots need none: their changes are complete or not there. What may be half done is a socket
-    /// that is bound but not counted.
-    fn repair(&self, lock: &Guard<'_>) -> io::Result<()> {
-        if !self.table.creating() {
-            return Ok(());
-        }
-        let sockets = self.table.sockets();
-        if self.vault.socket(lock, sockets)?.is_some() {
-            self.table.set_sockets(sockets + 1);
-        } else {
-            // It was in the dead process's hands alone, so it goes; but only when it has gone is the
-            // place free (the kernel releases locks before it closes descriptors).
-            self.await_sockets(sockets.into())?;
-        }
-        self.table.set_creating(false);
-        Ok(())
+        slots::add(&UnderLock { group: self, lock }).map(Some)
     }
 
     fn await_sockets(&self, count: usize) -> io::Result<()> {
@@ -201,6 +159,57 @@ impl Group {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
+    }
+}
+
+/// The group with its lock held.
+struct UnderLock<'a> {
+    group: &'a Group,
+    lock: &'a Guard<'a>,
+}
+
+impl slots::World for UnderLock<'_> {
+    type Socket = RxSocket;
+    type Error = JoinError;
+
+    fn sockets(&self) -> u16 {
+        self.group.table.sockets()
+    }
+
+    fn set_sockets(&self, count: u16) {
+        self.group.table.set_sockets(count);
+    }
+
+    fn creating(&self) -> bool {
+        self.group.table.creating()
+    }
+
+    fn set_creating(&self, creating: bool) {
+        self.group.table.set_creating(creating);
+    }
+
+    fn bind(&self, slot: u16) -> Result<RxSocket, JoinError> {
+        let port = self.group.port;
+        let only_v4 = self.group.table.only_v4();
+        let options = BindOptions { port, reuseport: true, only_v4, ..BindOptions::default() };
+        let socket = RxSocket::bind_with(&options).map_err(|error| taken(error, port))?;
+        if slot == 0 {
+            bpf::attach_reuseport_cbpf(socket.as_fd(), SLOTS).map_err(io_error("steering"))?;
+        }
+        Ok(socket)
+    }
+
+    fn store(&self, slot: u16, socket: RxSocket) -> Result<(), JoinError> {
+        let stored = self.group.vault.store(self.lock, slot, socket.as_fd());
+        stored.map_err(io_error("storing a socket"))
+    }
+
+    fn is_stored(&self, slot: u16) -> io::Result<bool> {
+        self.group.vault.socket(self.lock, slot).map(|socket| socket.is_some())
+    }
+
+    fn await_bound(&self, count: u16) -> io::Result<()> {
+        self.group.await_sockets(count.into())
     }
 }
 

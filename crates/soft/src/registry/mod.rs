@@ -36,6 +36,7 @@ mod ports;
 mod presence;
 mod seat;
 mod service;
+mod slots;
 mod table;
 #[cfg(test)]
 mod tests;

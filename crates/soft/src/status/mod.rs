@@ -65,6 +65,16 @@ pub(crate) enum Waiting {
     Cq = 3,
     /// ibv_destroy_srq(3): asynchronous events of the SRQ with that handle.
     Srq = 4,
+    /// ibv_dereg_mr(3): a process that touches the region with that lkey by itself.
+    Deregister = 5,
+    /// ibv_rereg_mr(3): likewise.
+    Reregister = 6,
+    /// ibv_dealloc_mw(3): a process that touches memory by the window with that rkey.
+    Deallocate = 7,
+    /// ibv_destroy_qp(3): a process that carries out requests to the QP with that number.
+    DestroyQp = 8,
+    /// ibv_modify_qp(3): likewise.
+    ModifyQp = 9,
 }
 
 /// The window of this process.
@@ -214,6 +224,12 @@ pub(crate) struct Wait<'a> {
 }
 
 impl Wait<'_> {
+    /// For which process.
+    pub(crate) fn of(self, pid: u32) -> Self {
+        self.remaining(pid);
+        self
+    }
+
     /// For how many.
     pub(crate) fn remaining(&self, count: u32) {
         if let Some(n) = self.place {

@@ -65,6 +65,8 @@ pub struct WaitStatus {
     pub missing: &'static str,
     /// How many of them.
     pub count: u64,
+    /// The process that it waits for, in its own PID namespace: a peer that is stopped, say, while it copies.
+    pub pid: Option<u32>,
     /// Since when it waits.
     pub waited: Duration,
 }
@@ -195,28 +197,30 @@ impl<'a> View<'a> {
 
 fn wait_at(header: &Piece<HEADER>, at: usize) -> Option<WaitStatus> {
     let kind = header.word(at + wait::KIND);
-    let (verb, object, missing) = match kind {
-        k if k == Waiting::Qp as u64 => {
-            ("ibv_destroy_qp", "QP", "unacknowledged asynchronous event")
-        }
-        k if k == Waiting::Completions as u64 => {
-            ("ibv_destroy_cq", "CQ", "unacknowledged completion event")
-        }
-        k if k == Waiting::Cq as u64 => {
-            ("ibv_destroy_cq", "CQ", "unacknowledged asynchronous event")
-        }
-        k if k == Waiting::Srq as u64 => {
-            ("ibv_destroy_srq", "SRQ", "unacknowledged asynchronous event")
-        }
-        _ => return None,
-    };
+    const ASYNC: &str = "unacknowledged asynchronous event";
+    const PROCESS: &str = "process that uses it";
+    let known = [
+        (Waiting::Qp, "ibv_destroy_qp", "QP", ASYNC),
+        (Waiting::Completions, "ibv_destroy_cq", "CQ", "unacknowledged completion event"),
+        (Waiting::Cq, "ibv_destroy_cq", "CQ", ASYNC),
+        (Waiting::Srq, "ibv_destroy_srq", "SRQ", ASYNC),
+        (Waiting::Deregister, "ibv_dereg_mr", "MR", PROCESS),
+        (Waiting::Reregister, "ibv_rereg_mr", "MR", PROCESS),
+        (Waiting::Deallocate, "ibv_dealloc_mw", "MW", PROCESS),
+        (Waiting::DestroyQp, "ibv_destroy_qp", "QP", PROCESS),
+        (Waiting::ModifyQp, "ibv_modify_qp", "QP", PROCESS),
+    ];
+    let (_, verb, object, missing) = known.into_iter().find(|(known, ..)| *known as u64 == kind)?;
+    let count = header.word(at + wait::COUNT);
+    let pid = (missing == PROCESS).then_some(count as u32);
     let since = header.word(at + wait::SINCE);
     Some(WaitStatus {
         verb,
         object,
         number: header.word(at + wait::OBJECT) as u32,
         missing,
-        count: header.word(at + wait::COUNT),
+        count: if pid.is_some() { 1 } else { count },
+        pid,
         waited: Duration::from_nanos(monotonic_ns().saturating_sub(since)),
     })
 }

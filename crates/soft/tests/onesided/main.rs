@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use ironverbs_soft::registry::{JoinOptions, Observer};
 use ironverbs_soft::*;
 use ironverbs_sys::mem::Mapping;
 use ironverbs_sys::process;
@@ -239,7 +240,7 @@ fn an_initiator_stopped_in_the_middle_is_waited_for() {
         assert_eq!(initiator.line(), "writing");
         std::thread::sleep(Duration::from_millis(5));
         initiator.stop();
-        let done = AtomicBool::new(false);
+        let (done, lkey) = (AtomicBool::new(false), mr.lkey());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 mr.destroy().unwrap();
@@ -247,6 +248,12 @@ fn an_initiator_stopped_in_the_middle_is_waited_for() {
             });
             std::thread::sleep(Duration::from_millis(300));
             waited = !done.load(Ordering::Acquire);
+            if waited {
+                // Others see what it waits for.
+                let wait = waits(48_013).pop().expect("it is told");
+                let told = (wait.verb, wait.object, wait.number, wait.pid);
+                assert_eq!(told, ("ibv_dereg_mr", "MR", lkey, Some(initiator.pid())));
+            }
             initiator.signal(SIGCONT);
         });
         let then = side.read(0, LONG as usize);
@@ -254,6 +261,14 @@ fn an_initiator_stopped_in_the_middle_is_waited_for() {
         assert!(side.read(0, LONG as usize) == then);
         qp.destroy().unwrap();
     }
+}
+
+/// What this process tells that it waits for.
+fn waits(port: u16) -> Vec<WaitStatus> {
+    let options = JoinOptions { port, ..JoinOptions::default() };
+    let group = Observer::find(&options, process::uid()).unwrap().expect("we are in it");
+    let of_us = group.processes().into_iter().find(|one| one.pid == std::process::id());
+    of_us.map(|status| status.waits).unwrap_or_default()
 }
 
 #[test]

@@ -188,10 +188,10 @@ fn live(registry: Registry, options: &JoinOptions) {
                 "fork" => {
                     let parent = process::pid();
                     std::thread::spawn(move || {
-                        // SAFETY: the child allocates, which glibc allows there, and takes no lock.
+                        // SAFETY: the child allocates, which glibc allows there, and takes no lock but that of
+                        // the standard output, which nobody else uses now.
                         let _ = unsafe { process::exit_code_of_fork(|| outlive(parent)) };
                     });
-                    say("forked");
                 }
                 "churn" => {
                     drop(registry);
@@ -224,6 +224,8 @@ fn churn(options: &JoinOptions) -> ! {
 /// What a forked child does: nothing, until its parent is dead and the test's end of standard input
 /// closed. While the parent lives, the input is the parent's.
 fn outlive(parent: u32) -> i32 {
+    // Here what it must not hold is closed: before, it would keep its parent's names.
+    say("forked");
     while std::os::unix::process::parent_id() == parent {
         std::thread::sleep(Duration::from_millis(1));
     }
