@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicUsize;
 
 use ironverbs_sys::mem;
 use ironverbs_transport::verbs::{Access, AhAttr, Fault, QpCap, QpType};
+use parking_lot::Mutex;
 
 use crate::host::Inner;
 use crate::mr;
@@ -18,8 +19,9 @@ pub struct Pd {
     pub(crate) identity: Identity,
     pub(crate) users: AtomicUsize,
     context: Arc<Context>,
-    /// The domain that this one is another view of.
-    base: Option<Hold>,
+    is_parent: bool,
+    /// The domain that this one is another view of, until it is destroyed: what was made in it may outlive that by a moment.
+    base: Mutex<Option<Hold>>,
 }
 
 /// What keeps a domain from being freed.
@@ -65,7 +67,8 @@ impl Pd {
             identity: host.counted(&host.quotas.pd)?,
             users: AtomicUsize::new(0),
             context: context.clone(),
-            base: None,
+            is_parent: false,
+            base: Mutex::new(None),
         }))
     }
 
@@ -78,13 +81,14 @@ impl Pd {
             identity: Identity::again("parent domain", &self.identity),
             users: AtomicUsize::new(0),
             context: self.context.clone(),
-            base: Some(base),
+            is_parent: true,
+            base: Mutex::new(Some(base)),
         }))
     }
 
     /// Whether it was made by [`parent_domain`](Pd::parent_domain).
     pub fn is_parent(&self) -> bool {
-        self.base.is_some()
+        self.is_parent
     }
 
     /// Whether memory of the one may be used with queue pairs of the other.
@@ -238,7 +242,9 @@ impl Pd {
     /// Frees the domain; Busy while anything belongs to it (ibv_dealloc_pd(3)).
     pub fn destroy(&self) -> Result<(), Error> {
         self.host().check()?;
-        self.identity.retire_unless_used(&self.users)
+        self.identity.retire_unless_used(&self.users)?;
+        drop(self.base.lock().take());
+        Ok(())
     }
 }
 
