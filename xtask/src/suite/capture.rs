@@ -141,7 +141,7 @@ fn well_formed(case: &mut Case, path: &str) -> Outcome {
 }
 
 /// scapy: every ICRC is right.
-fn icrcs(case: &mut Case, file: &Path) -> Outcome {
+pub(super) fn icrcs(case: &mut Case, file: &Path) -> Outcome {
     let script = tree::root().join("tests/icrc.py").display().to_string();
     case.run(&Program::new("/usr/bin/python3").arg(script).arg(file.display())).map(drop)
 }
