@@ -7,9 +7,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// Built file, and where it goes.
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 5] = [
     ("libibverbs.so", "lib/libibverbs.so.1"),
     ("librdmacm.so", "lib/librdmacm.so.1"),
+    ("libibumad.so", "lib/libibumad.so.3"),
     ("libironverbs_paths.so", "lib/libironverbs_paths.so"),
     ("ironverbs", "bin/ironverbs"),
 ];
@@ -23,8 +24,11 @@ const TEXTS: [(&str, &str); 4] = [
 ];
 
 /// Names beside them, each a link to a file of the same folder. Programs are linked with the first.
-const LINKS: [(&str, &str); 2] =
-    [("lib/libibverbs.so", "libibverbs.so.1"), ("lib/librdmacm.so", "librdmacm.so.1")];
+const LINKS: [(&str, &str); 3] = [
+    ("lib/libibverbs.so", "libibverbs.so.1"),
+    ("lib/librdmacm.so", "librdmacm.so.1"),
+    ("lib/libibumad.so", "libibumad.so.3"),
+];
 
 /// The command line.
 pub(crate) fn command(arguments: &[String]) -> Outcome {
@@ -44,6 +48,7 @@ pub(crate) fn build() -> Program {
     Program::new("cargo").args(["build", "--release"]).args([
         "--package=ironverbs-capi-ibverbs",
         "--package=ironverbs-capi-rdmacm",
+        "--package=ironverbs-capi-ibumad",
         "--package=ironverbs-paths",
         "--package=ironverbs-cli",
     ])

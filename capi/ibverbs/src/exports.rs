@@ -4,7 +4,7 @@
 use crate::symver::{export_functions, export_object};
 use crate::{
     ah, cm, cq, device, events, import, kern, misc, mr, newer, old, private, qp, qp_ex, query,
-    rate, srq, strings, subnet, sysfs,
+    rate, srq, strings, subnet, sysfs, umad,
 };
 
 export_functions! { "IBVERBS_1.0", current:
@@ -303,4 +303,47 @@ export_functions! { "IRONVERBS_1", current:
 // Drivers read it to decide whether objects may outlive a device; it stays zero.
 export_object! { "IBVERBS_PRIVATE_34", current:
     verbs_allow_disassociate_destroy: 1
+}
+
+// The same for our libibumad.so.3.
+export_functions! { "IRONVERBS_1", current:
+    ironverbs_umad_addr_dump => umad::addr_dump,
+    ironverbs_umad_attribute_str => umad::attribute_str,
+    ironverbs_umad_class_str => umad::class_str,
+    ironverbs_umad_close_port => umad::close_port,
+    ironverbs_umad_common_mad_status_str => umad::common_mad_status_str,
+    ironverbs_umad_debug => umad::debug,
+    ironverbs_umad_done => umad::done,
+    ironverbs_umad_dump => umad::dump,
+    ironverbs_umad_free_ca_device_list => umad::free_ca_device_list,
+    ironverbs_umad_get_ca => umad::get_ca,
+    ironverbs_umad_get_ca_device_list => umad::get_ca_device_list,
+    ironverbs_umad_get_ca_portguids => umad::get_ca_portguids,
+    ironverbs_umad_get_cas_names => umad::get_cas_names,
+    ironverbs_umad_get_fd => umad::get_fd,
+    ironverbs_umad_get_issm_path => umad::get_issm_path,
+    ironverbs_umad_get_mad => umad::get_mad,
+    ironverbs_umad_get_mad_addr => umad::get_mad_addr,
+    ironverbs_umad_get_pkey => umad::get_pkey,
+    ironverbs_umad_get_port => umad::get_port,
+    ironverbs_umad_init => umad::init,
+    ironverbs_umad_method_str => umad::method_str,
+    ironverbs_umad_open_port => umad::open_port,
+    ironverbs_umad_poll => umad::poll,
+    ironverbs_umad_recv => umad::recv,
+    ironverbs_umad_register => umad::register,
+    ironverbs_umad_register2 => umad::register2,
+    ironverbs_umad_register_oui => umad::register_oui,
+    ironverbs_umad_release_ca => umad::release_ca,
+    ironverbs_umad_release_port => umad::release_port,
+    ironverbs_umad_sa_mad_status_str => umad::sa_mad_status_str,
+    ironverbs_umad_send => umad::send,
+    ironverbs_umad_set_addr => umad::set_addr,
+    ironverbs_umad_set_addr_net => umad::set_addr_net,
+    ironverbs_umad_set_grh => umad::set_grh,
+    ironverbs_umad_set_pkey => umad::set_pkey,
+    ironverbs_umad_size => umad::size,
+    ironverbs_umad_sort_ca_device_list => umad::sort_ca_device_list,
+    ironverbs_umad_status => umad::status,
+    ironverbs_umad_unregister => umad::unregister,
 }

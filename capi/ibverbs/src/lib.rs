@@ -42,4 +42,5 @@ mod strings;
 mod subnet;
 mod symver;
 mod sysfs;
+mod umad;
 mod xrcd;

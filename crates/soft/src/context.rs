@@ -38,6 +38,13 @@ pub(crate) mod limits {
     pub(crate) const GIDS: u32 = 128;
     /// Entries of the GID table of a port with an InfiniBand link.
     pub(crate) const GUIDS: u32 = 8;
+    /// CapabilityMask of PortInfo on an InfiniBand link (IBA 14.2.5.6): IsSystemImageGUIDsupported,
+    /// IsExtendedSpeedsSupported, IsCommunicationManagementSupported.
+    pub(crate) const IB_PORT_CAPABILITIES: u32 = 1 << 11 | 1 << 14 | 1 << 16;
+    /// 4.096 us * 2^18: about a second.
+    pub(crate) const SUBNET_TIMEOUT: u8 = 18;
+    /// How long the answer to a MAD may take: 4.096 us * 2^16, a quarter of a second.
+    pub(crate) const RESPONSE_TIME: u8 = 16;
     pub(crate) const MESSAGE: u32 = 1 << 31;
     /// The one partition: the default, full membership.
     pub(crate) const PKEY: u16 = 0xffff;
@@ -293,13 +300,13 @@ impl Context {
         let Some(subnet) = subnet else { return Ok(attr) };
         Ok(PortAttr {
             gid_tbl_len: limits::GUIDS,
-            // IBV_PORT_SYS_IMAGE_GUID_SUP, IBV_PORT_EXTENDED_SPEEDS_SUP, IBV_PORT_CM_SUP.
-            port_cap_flags: 1 << 11 | 1 << 14 | 1 << 16,
+            port_cap_flags: limits::IB_PORT_CAPABILITIES,
             pkey_tbl_len: MAX_PKEYS as u16,
             lid: self.device.place().map_or(0, |place| place.lid),
             lmc: subnet.lmc(),
-            // 4.096 us * 2^18: about a second.
-            subnet_timeout: 18,
+            sm_lid: self.inner().subnet_manager().0,
+            sm_sl: self.inner().subnet_manager().1,
+            subnet_timeout: limits::SUBNET_TIMEOUT,
             link_layer: LinkLayer::InfiniBand,
             flags: 0,
             ..attr

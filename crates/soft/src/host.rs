@@ -25,6 +25,7 @@ use crate::error::HostError;
 use crate::event::EventKind;
 use crate::fabric::Fabric;
 use crate::link::{LinkCounters, Outlet, Sender, Sockets};
+use crate::management;
 use crate::memory::Regions;
 use crate::multicast::Groups;
 use crate::neighbours::Blocked;
@@ -77,6 +78,7 @@ pub(crate) struct Inner {
     pub(crate) timers: Timers,
     pub(crate) cm: cm::Manager,
     pub(crate) fabric: Fabric,
+    pub(crate) management: management::Manager,
     pub(crate) engine: Mutex<Engine>,
     pub(crate) wire: OnceLock<Wire>,
     /// What peers on this host may do by themselves.
@@ -314,6 +316,7 @@ impl Inner {
             timers: Timers::default(),
             cm: cm::Manager::default(),
             fabric: Fabric::default(),
+            management: management::Manager::default(),
             engine: Mutex::new(Engine::new()),
             wire: OnceLock::new(),
             table: OnceLock::new(),
@@ -445,6 +448,24 @@ impl Inner {
     /// Whether it lives in a simulated network.
     pub(crate) fn is_simulated(&self) -> bool {
         matches!(self.interfaces, Interfaces::Fixed(_))
+    }
+
+    /// LID and service level of the subnet manager, of InfiniBand links; 0: none is known.
+    pub(crate) fn subnet_manager(&self) -> (u16, u8) {
+        self.registry().map_or((0, 0), Registry::subnet_manager)
+    }
+
+    /// A subnet manager says who it is.
+    pub(crate) fn set_subnet_manager(&self, lid: u16, sl: u8) {
+        if let Some(registry) = self.registry() {
+            registry.set_subnet_manager(lid, sl);
+        }
+    }
+
+    /// Whether the subnet manager is on this host.
+    pub(crate) fn has_manager(&self) -> bool {
+        let place = self.subnet.as_ref().and_then(|s| s.of_lid(self.subnet_manager().0));
+        place.is_some_and(|place| self.is_local(&place.gid))
     }
 
     /// A CQ overran. Its QPs fail in the next round: here one of them may be locked.

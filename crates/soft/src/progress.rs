@@ -21,6 +21,7 @@ use crate::cm::{self, Came};
 use crate::fabric;
 use crate::host::{AT_EXIT, Clock, Inner};
 use crate::link::max_ident;
+use crate::management::{self, SMI_QPN};
 use crate::multicast;
 use crate::neighbours::{Content, HEAD, Record};
 use crate::qp::Left;
@@ -66,6 +67,12 @@ pub(crate) struct ReceiveCounters {
     pub(crate) wrong_address: AtomicU64,
     /// For another process of this host, and handed on.
     pub(crate) forwarded: AtomicU64,
+}
+
+impl ReceiveCounters {
+    pub(crate) fn unknown_qp(&self) {
+        count(&self.unknown_qp);
+    }
 }
 
 /// The receiving side. Whoever holds its lock makes progress.
@@ -265,6 +272,10 @@ impl Inner {
                 self.fabric.timeout(self, now);
                 continue;
             }
+            if qpn == management::TIMER {
+                management::timeout(self, now);
+                continue;
+            }
             let qp = self.qps.read().get(qpn);
             if let Some(qp) = qp {
                 qp.timer(deadline, now);
@@ -365,7 +376,7 @@ impl Receiver<'_> {
         let counters = &self.host.received;
         let Some(subnet) = &self.host.subnet else { return count(&counters.malformed) };
         let Some(qpn) = peek_dest_qpn(bytes) else { return count(&counters.truncated) };
-        let known = qpn == GSI_QPN || qpn == multicast::QPN || self.select(qpn);
+        let known = qpn <= GSI_QPN || qpn == multicast::QPN || self.select(qpn);
         if !known {
             return self.stranger(qpn, from, src_port, bytes);
         }
@@ -379,7 +390,16 @@ impl Receiver<'_> {
         };
         let Ok(packet) = Packet::parse(body) else { return count(&counters.malformed) };
         match qpn {
-            GSI_QPN => self.gmp(&path, from, src_port, bytes, &packet),
+            SMI_QPN | GSI_QPN => match management::mad_in(&packet) {
+                Some(mad) if qpn == GSI_QPN && management::is_cm(mad) => {
+                    self.gmp(&path, from, src_port, bytes, &packet);
+                }
+                Some(mad) => {
+                    let came = Came { path: from, src_port, bytes };
+                    management::take(self.host, &path, &packet, mad, Some(&came));
+                }
+                None => count(&counters.malformed),
+            },
             multicast::QPN => self.group_packet(&path, from, src_port, bytes, &packet),
             _ => self.deliver(&path, &packet),
         }
@@ -480,6 +500,17 @@ impl Receiver<'_> {
             Content::Packet(packet) => self.connected(record.slot, &packet, None),
             Content::Reference(source, packet) => {
                 self.connected(record.slot, &packet, Some(Pull { pid: record.pid, source }));
+            }
+            Content::Datagram(path, packet)
+                if path.ib.is_some() && packet.bth.dest_qpn <= GSI_QPN =>
+            {
+                match management::mad_in(&packet).copied() {
+                    Some(mad) if packet.bth.dest_qpn == GSI_QPN && management::is_cm(&mad) => {
+                        self.host.cm.receive(self.host, &path, packet.bth.pkey, &mad);
+                    }
+                    Some(mad) => management::take(self.host, &path, &packet, &mad, None),
+                    None => count(&self.host.received.malformed),
+                }
             }
             Content::Datagram(path, packet) if packet.bth.dest_qpn == GSI_QPN => {
                 // A copy: the sender may still write where this is.

@@ -21,6 +21,9 @@ const GUID: u64 = 0x02_49_52_00 << 32;
 const OF_NODE: u64 = 0x4e << 32;
 const OF_PORT: u64 = 0x50 << 32;
 
+/// GUID of the switch, and of its port 0.
+pub(crate) const SWITCH_GUID: u64 = GUID | 0x53 << 32 | 1;
+
 /// A subnet.
 #[derive(Debug)]
 pub(crate) struct Subnet {
@@ -44,6 +47,13 @@ pub(crate) struct Place {
     pub(crate) gid: Gid,
 }
 
+impl Place {
+    /// The port of the switch that it is at, from 1.
+    pub(crate) fn number(&self, subnet: &Subnet) -> u8 {
+        (self.lid >> subnet.lmc) as u8
+    }
+}
+
 impl Subnet {
     /// The subnet that is configured, if one is.
     pub(crate) fn of(config: &Config) -> Option<Subnet> {
@@ -59,6 +69,32 @@ impl Subnet {
     /// Its ports have 2^LMC LIDs each.
     pub(crate) fn lmc(&self) -> u8 {
         self.lmc
+    }
+
+    /// The upper half of its GIDs.
+    pub(crate) fn prefix(&self) -> u64 {
+        self.prefix
+    }
+
+    /// How many ports its switch has.
+    pub(crate) fn ports(&self) -> usize {
+        self.members.read().len()
+    }
+
+    /// LID of the switch: the first that is no port's.
+    pub(crate) fn switch_lid(&self) -> u16 {
+        (self.ports() as u16 + 1) << self.lmc
+    }
+
+    /// The port at a port of the switch, from 1.
+    pub(crate) fn of_number(&self, number: usize) -> Option<Place> {
+        self.of_lid(u16::try_from(number).ok()?.checked_shl(self.lmc.into())?)
+    }
+
+    /// The place of a P_Key in the ports' tables: the first of the same partition.
+    pub(crate) fn pkey_index(&self, pkey: u16) -> Option<u16> {
+        let at = self.pkeys.iter().position(|own| (own ^ pkey) & 0x7fff == 0)?;
+        u16::try_from(at).ok()
     }
 
     /// Whether its members are configured, and not just the interfaces of this host.

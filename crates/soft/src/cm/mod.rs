@@ -32,4 +32,4 @@ pub use id::{CmId, Options};
 pub(crate) use manager::{Manager, SLOT_BITS, TIMER};
 pub use params::{ConnParam, Ece, McJoin, PathRecord, PortSpace, Route, UdParam, private_data};
 pub(crate) use resolve::{PACKET_LIFE_TIME, RATE};
-pub(crate) use wire::{Came, is_ours};
+pub(crate) use wire::{Came, is_ours, pass};

@@ -70,7 +70,7 @@ pub(super) fn hand_on(host: &Inner, path: &Path, pkey: u16, mad: &Mad) -> Sent {
 
 /// Gives a packet to the process in a slot: through a lane, or by mail, then as it `came` to a socket, if it did: the
 /// source port and all bytes.
-fn pass(
+pub(crate) fn pass(
     host: &Inner,
     registry: &Registry,
     slot: u16,

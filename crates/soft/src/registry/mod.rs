@@ -276,6 +276,18 @@ impl Registry {
         name.and_then(|name| mail.send(&member.seat.mailbox, &name)).is_ok()
     }
 
+    /// LID and service level of the subnet manager, of InfiniBand links; 0: none is known.
+    pub(crate) fn subnet_manager(&self) -> (u16, u8) {
+        self.member().map_or((0, 0), |member| member.group.table.subnet_manager())
+    }
+
+    /// Tells all processes who manages the subnet.
+    pub(crate) fn set_subnet_manager(&self, lid: u16, sl: u8) {
+        if let Some(member) = self.member() {
+            member.group.table.set_subnet_manager(lid, sl);
+        }
+    }
+
     /// Whether a process is in the slot, as far as is known.
     pub(crate) fn has_tenant(&self, slot: u16) -> bool {
         self.member().is_some_and(|member| member.group.table.tenant(slot).is_some())

@@ -11,7 +11,7 @@ use super::join::{Found, Search};
 use super::life::{Coroner, Life};
 use super::names::Names;
 use super::table::Identity;
-use super::{JoinError, JoinOptions, SLOTS};
+use super::{JoinError, JoinOptions, Registry, SLOTS};
 use crate::status::{ProcessStatus, View};
 
 /// How long members may take to answer.
@@ -42,21 +42,33 @@ impl Observer {
 
     /// What the living members tell of themselves, by slot.
     pub fn processes(&self) -> Vec<ProcessStatus> {
-        let (table, view) = (&self.group.table, View::new(&self.group.status));
-        let living = |slot| {
-            let tenant = table.tenant(slot)?;
-            if matches!(self.coroner.examine(slot, &tenant), Life::Dead) {
-                return None;
-            }
-            let same_pid_namespace = tenant.identity.namespaces == self.coroner.own.namespaces;
-            let pid = tenant.identity.pid;
-            let told = view.process(slot, tenant.tenure);
-            // One that has just come, or could not open its window.
-            let told = told.unwrap_or_else(|| ProcessStatus { slot, ..ProcessStatus::default() });
-            Some(ProcessStatus { pid, same_pid_namespace, ..told })
-        };
-        (0..table.sockets()).filter_map(living).collect()
+        living(&self.group, &self.coroner)
     }
+}
+
+impl Registry {
+    /// What the living members tell of themselves, by slot.
+    pub(crate) fn processes(&self) -> Vec<ProcessStatus> {
+        let members = self.member().map(|member| living(&member.group, &member.coroner));
+        members.unwrap_or_default()
+    }
+}
+
+fn living(group: &Group, coroner: &Coroner) -> Vec<ProcessStatus> {
+    let (table, view) = (&group.table, View::new(&group.status));
+    let living = |slot| {
+        let tenant = table.tenant(slot)?;
+        if matches!(coroner.examine(slot, &tenant), Life::Dead) {
+            return None;
+        }
+        let same_pid_namespace = tenant.identity.namespaces == coroner.own.namespaces;
+        let pid = tenant.identity.pid;
+        let told = view.process(slot, tenant.tenure);
+        // One that has just come, or could not open its window.
+        let told = told.unwrap_or_else(|| ProcessStatus { slot, ..ProcessStatus::default() });
+        Some(ProcessStatus { pid, same_pid_namespace, ..told })
+    };
+    (0..table.sockets()).filter_map(living).collect()
 }
 
 /// The users that have a group in this network namespace (proc_net(5): unix), as the names of their sockets

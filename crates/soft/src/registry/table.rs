@@ -18,7 +18,7 @@ use super::ports::{Claim, Entry};
 use super::{BLOCKS_PER_SLOT, JoinError, SLOTS};
 
 /// Changes with every change of the table, the vault or a message between members.
-pub(super) const VERSION: u32 = 6;
+pub(super) const VERSION: u32 = 7;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ironverb");
 
@@ -33,6 +33,8 @@ mod header {
     pub(super) const CREATING: usize = 28;
     pub(super) const VAULT: [usize; 2] = [32, 40];
     pub(super) const LOCK: usize = 64;
+    /// LID of the subnet manager, and above it its service level.
+    pub(super) const MANAGER: usize = 4088;
 }
 
 /// Byte offsets of a port's words, from the start of its entry.
@@ -85,7 +87,7 @@ pub(super) const PORTS: usize = 1 << 16;
 const FIRST_PORT: usize = FIRST_GROUP + SLOTS as usize * GROUPS_PER_SLOT * GROUP_SIZE;
 const PORT_SIZE: usize = 40;
 const SIZE: usize = FIRST_PORT + PORTS * PORT_SIZE;
-const _: () = assert!(header::LOCK + robust::SIZE <= FIRST_SLOT);
+const _: () = assert!(header::LOCK + robust::SIZE <= header::MANAGER);
 const _: () = assert!(slot::RESTING + 8 * BLOCKS_PER_SLOT as usize <= slot::OPEN);
 const _: () = assert!(slot::OPEN + 4 * OPEN <= SLOT_SIZE);
 
@@ -203,6 +205,17 @@ impl Table {
 
     pub(super) fn only_v4(&self) -> bool {
         self.word(header::ONLY_V4).load(Ordering::Relaxed) != 0
+    }
+
+    /// LID and service level of the subnet manager, of InfiniBand links; 0: none is known.
+    pub(super) fn subnet_manager(&self) -> (u16, u8) {
+        let word = self.word(header::MANAGER).load(Ordering::Relaxed);
+        (word as u16, (word >> 16) as u8 & 0x0f)
+    }
+
+    pub(super) fn set_subnet_manager(&self, lid: u16, sl: u8) {
+        let word = u32::from(sl & 0x0f) << 16 | u32::from(lid);
+        self.word(header::MANAGER).store(word, Ordering::Relaxed);
     }
 
     /// The inodes of the vault's two ends.

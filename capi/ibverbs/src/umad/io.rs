@@ -1,0 +1,392 @@
+//! Ports, agents, sending and receiving (umad_open_port(3), umad_register(3), umad_send(3), umad_recv(3)).
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
+use std::ptr;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use ironverbs::raw as soft;
+use ironverbs_wire::Gid;
+use ironverbs_wire::mad::MAD_LEN;
+use parking_lot::Mutex;
+
+use super::abi::*;
+use super::names::find;
+use super::{errno, number};
+
+/// Bytes of the header, all that comes back of a request that was not answered.
+const MAD_HEADER: usize = 24;
+
+/// Open ports, by the descriptor that programs know them by.
+static PORTS: LazyLock<Mutex<HashMap<c_int, Arc<soft::MadPort>>>> = LazyLock::new(Mutex::default);
+
+fn port(id: c_int) -> Result<Arc<soft::MadPort>, c_int> {
+    PORTS.lock().get(&id).cloned().ok_or(libc::EBADF)
+}
+
+pub(crate) extern "C" fn init() -> c_int {
+    0
+}
+
+pub(crate) extern "C" fn done() -> c_int {
+    0
+}
+
+pub(crate) extern "C" fn debug(_level: c_int) -> c_int {
+    0
+}
+
+/// # Safety
+/// `name` is null or a string.
+pub(crate) unsafe extern "C" fn open_port(name: *const c_char, number_of: c_int) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        let context = unsafe { find(name, number_of)? };
+        let port = context.open_mads().map_err(errno)?;
+        let fd = port.fd();
+        PORTS.lock().insert(fd, port);
+        Ok(fd)
+    })
+}
+
+pub(crate) extern "C" fn close_port(id: c_int) -> c_int {
+    number(|| {
+        let gone = PORTS.lock().remove(&id);
+        gone.map(|_| 0).ok_or(libc::EBADF)
+    })
+}
+
+pub(crate) extern "C" fn get_fd(id: c_int) -> c_int {
+    id
+}
+
+/// # Safety
+/// `mask` is null or has 128 bits.
+pub(crate) unsafe extern "C" fn register(
+    id: c_int,
+    class: c_int,
+    version: c_int,
+    _rmpp_version: u8,
+    mask: *const c_long,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    number(|| enlist(id, class, version, unsafe { methods(mask.cast()) }))
+}
+
+/// # Safety
+/// As [`register`]; `oui` has three bytes.
+pub(crate) unsafe extern "C" fn register_oui(
+    id: c_int,
+    class: c_int,
+    _rmpp_version: u8,
+    _oui: *const u8,
+    mask: *const c_long,
+) -> c_int {
+    number(|| {
+        // The vendor classes that begin with an OUI (IBA 16.5).
+        if !(0x30..=0x4f).contains(&class) {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the caller's promise.
+        enlist(id, class, 1, unsafe { methods(mask.cast()) })
+    })
+}
+
+/// # Safety
+/// `attr` and `agent` point to their types.
+pub(crate) unsafe extern "C" fn register2(
+    id: c_int,
+    attr: *mut umad_reg_attr,
+    agent: *mut u32,
+) -> c_int {
+    // The errno itself, not negated (umad_register2(3)).
+    let result = number(|| {
+        if attr.is_null() || agent.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the caller's promise.
+        let attr = unsafe { &*attr };
+        if attr.flags & !1 != 0 {
+            return Err(libc::EINVAL);
+        }
+        let [low, high] = attr.method_mask;
+        let methods = u128::from(high) << 64 | u128::from(low);
+        let version = attr.mgmt_class_version.into();
+        let number = enlist(id, attr.mgmt_class.into(), version, methods)?;
+        // SAFETY: the caller's promise.
+        unsafe { agent.write(number as u32) };
+        Ok(0)
+    });
+    -result
+}
+
+/// # Safety
+/// `mask` is null or has 16 bytes.
+unsafe fn methods(mask: *const [u64; 2]) -> u128 {
+    // SAFETY: the caller's promise.
+    let [low, high] = if mask.is_null() { [0; 2] } else { unsafe { ptr::read_unaligned(mask) } };
+    u128::from(high) << 64 | u128::from(low)
+}
+
+fn enlist(id: c_int, class: c_int, version: c_int, methods: u128) -> Result<c_int, c_int> {
+    let class = u8::try_from(class).map_err(|_| libc::EINVAL)?;
+    let version = u8::try_from(version).map_err(|_| libc::EINVAL)?;
+    // Subnet management is QP0's (IBA 13.4.4).
+    let qpn = u32::from(!matches!(class, 0x01 | 0x81));
+    port(id)?.register(qpn, class, version, methods).map(|id| id as c_int).map_err(|e| match e {
+        soft::Error::Busy { .. } => libc::EPERM,
+        other => errno(other),
+    })
+}
+
+pub(crate) extern "C" fn unregister(id: c_int, agent: c_int) -> c_int {
+    number(|| {
+        let agent = u32::try_from(agent).map_err(|_| libc::EINVAL)?;
+        port(id)?.unregister(agent).map(|()| 0).map_err(errno)
+    })
+}
+
+/// # Safety
+/// `umad` points to a header and `length` bytes behind it.
+pub(crate) unsafe extern "C" fn send(
+    id: c_int,
+    agent: c_int,
+    umad: *mut c_void,
+    length: c_int,
+    timeout_ms: c_int,
+    retries: c_int,
+) -> c_int {
+    number(|| {
+        let port = port(id)?;
+        let agent = u32::try_from(agent).map_err(|_| libc::EINVAL)?;
+        let length = usize::try_from(length).map_err(|_| libc::EINVAL)?;
+        if umad.is_null() || !(MAD_HEADER..=MAD_LEN).contains(&length) {
+            return Err(libc::EINVAL);
+        }
+        let mut mad = [0; MAD_LEN];
+        // SAFETY: the caller's promise.
+        let addr = unsafe {
+            let header = umad.cast::<ib_user_mad_t>();
+            (*header).timeout_ms = timeout_ms as u32;
+            (*header).retries = retries as u32;
+            (*header).agent_id = agent;
+            let data = header.add(1).cast::<u8>();
+            ptr::copy_nonoverlapping(data, mad.as_mut_ptr(), length);
+            (*header).addr
+        };
+        let to = address(&addr);
+        // For ever is the longest there is.
+        let timeout = u32::try_from(timeout_ms).unwrap_or(u32::MAX);
+        let retries = u32::try_from(retries).unwrap_or(0);
+        port.send(agent, &to, &mad, timeout, retries).map_err(errno)?;
+        Ok(0)
+    })
+}
+
+fn address(addr: &ib_mad_addr_t) -> soft::MadAddress {
+    let ah = soft::AhAttr {
+        dlid: u16::from_be(addr.lid),
+        sl: addr.sl,
+        src_path_bits: addr.path_bits,
+        is_global: addr.grh_present != 0,
+        dgid: Gid(addr.gid),
+        sgid_index: addr.gid_index,
+        hop_limit: addr.hop_limit,
+        traffic_class: addr.traffic_class,
+        flow_label: u32::from_be(addr.flow_label) & 0xf_ffff,
+        port_num: 1,
+        ..soft::AhAttr::default()
+    };
+    soft::MadAddress { ah, qpn: u32::from_be(addr.qpn), pkey_index: addr.pkey_index }
+}
+
+/// # Safety
+/// `umad` has room for a header and `*length` bytes behind it.
+pub(crate) unsafe extern "C" fn recv(
+    id: c_int,
+    umad: *mut c_void,
+    length: *mut c_int,
+    timeout_ms: c_int,
+) -> c_int {
+    number(|| {
+        let port = port(id)?;
+        if umad.is_null() || length.is_null() {
+            return Err(libc::EINVAL);
+        }
+        let end = deadline(timeout_ms);
+        let received = loop {
+            if let Some(received) = port.next() {
+                break received;
+            }
+            if timeout_ms == 0 {
+                return Err(libc::EWOULDBLOCK);
+            }
+            wait(id, end)?;
+        };
+        let len = if received.status == 0 { MAD_LEN } else { MAD_HEADER };
+        // SAFETY: the caller's promise.
+        let room = usize::try_from(unsafe { *length }).unwrap_or(0);
+        let header = ib_user_mad_t {
+            agent_id: received.agent,
+            status: received.status as u32,
+            timeout_ms: 0,
+            retries: 0,
+            length: (size_of::<ib_user_mad_t>() + len) as u32,
+            addr: told(&received),
+        };
+        // SAFETY: the caller's promise; what does not fit is left out.
+        unsafe {
+            let out = umad.cast::<ib_user_mad_t>();
+            out.write_unaligned(header);
+            let data = out.add(1).cast::<u8>();
+            ptr::copy_nonoverlapping(received.mad.as_ptr(), data, len.min(room));
+            length.write(len as c_int);
+        }
+        if len > room {
+            return Err(libc::ENOSPC);
+        }
+        Ok(received.agent as c_int)
+    })
+}
+
+fn told(received: &soft::ReceivedMad) -> ib_mad_addr_t {
+    let mut addr = ib_mad_addr_t {
+        qpn: received.qpn.to_be(),
+        lid: received.lid.to_be(),
+        sl: received.sl,
+        path_bits: received.path_bits,
+        pkey_index: received.pkey_index,
+        ..ib_mad_addr_t::default()
+    };
+    if let Some(grh) = &received.grh {
+        addr.grh_present = 1;
+        addr.hop_limit = grh.hop_limit;
+        addr.traffic_class = grh.traffic_class;
+        addr.gid = grh.src.0;
+        addr.flow_label = grh.flow_label.to_be();
+    }
+    addr
+}
+
+pub(crate) extern "C" fn poll(id: c_int, timeout_ms: c_int) -> c_int {
+    number(|| {
+        port(id)?;
+        wait(id, deadline(timeout_ms)).map(|()| 0)
+    })
+}
+
+/// None: never.
+fn deadline(timeout_ms: c_int) -> Option<Instant> {
+    let timeout = u64::try_from(timeout_ms).ok()?;
+    Instant::now().checked_add(Duration::from_millis(timeout))
+}
+
+/// Waits until something can be read.
+fn wait(fd: c_int, end: Option<Instant>) -> Result<(), c_int> {
+    loop {
+        let left = end.map_or(-1, |end| {
+            let left = end.saturating_duration_since(Instant::now());
+            c_int::try_from(left.as_millis())
+                .unwrap_or(c_int::MAX)
+                .saturating_add(c_int::from(left.subsec_nanos() % 1_000_000 != 0))
+        });
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd, alive during the call.
+        match unsafe { libc::poll(&mut poll, 1, left) } {
+            0 if left >= 0 => return Err(libc::ETIMEDOUT),
+            0 => {}
+            n if n > 0 => return Ok(()),
+            _ => return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
+        }
+    }
+}
+
+pub(crate) extern "C" fn size() -> usize {
+    size_of::<ib_user_mad_t>()
+}
+
+/// # Safety
+/// `umad` points to a header.
+pub(crate) unsafe extern "C" fn get_mad(umad: *mut c_void) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { umad.cast::<ib_user_mad_t>().add(1).cast() }
+}
+
+/// # Safety
+/// As [`get_mad`].
+pub(crate) unsafe extern "C" fn get_mad_addr(umad: *mut c_void) -> *mut ib_mad_addr_t {
+    // SAFETY: the caller's promise.
+    unsafe { &raw mut (*umad.cast::<ib_user_mad_t>()).addr }
+}
+
+/// # Safety
+/// As [`get_mad`].
+pub(crate) unsafe extern "C" fn status(umad: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { (*umad.cast::<ib_user_mad_t>()).status as c_int }
+}
+
+/// # Safety
+/// As [`get_mad`]; `addr` is null or has the fields of a GRH.
+pub(crate) unsafe extern "C" fn set_grh(umad: *mut c_void, addr: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let to = &mut (*umad.cast::<ib_user_mad_t>()).addr;
+        match addr.cast::<ib_mad_addr_t>().as_ref() {
+            None => to.grh_present = 0,
+            Some(from) => {
+                to.grh_present = 1;
+                to.gid = from.gid;
+                to.flow_label = from.flow_label.to_be();
+                to.hop_limit = from.hop_limit;
+                to.traffic_class = from.traffic_class;
+            }
+        }
+    }
+    0
+}
+
+/// # Safety
+/// As [`get_mad`].
+pub(crate) unsafe extern "C" fn set_addr(
+    umad: *mut c_void,
+    dlid: c_int,
+    dqp: c_int,
+    sl: c_int,
+    qkey: c_int,
+) -> c_int {
+    let (lid, qpn, qkey) = (dlid as u16, dqp as u32, qkey as u32);
+    // SAFETY: the caller's promise.
+    unsafe { set_addr_net(umad, lid.to_be(), qpn.to_be(), sl, qkey.to_be()) }
+}
+
+/// # Safety
+/// As [`get_mad`].
+pub(crate) unsafe extern "C" fn set_addr_net(
+    umad: *mut c_void,
+    dlid: u16,
+    dqp: u32,
+    sl: c_int,
+    qkey: u32,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let addr = unsafe { &mut (*umad.cast::<ib_user_mad_t>()).addr };
+    (addr.lid, addr.qpn, addr.qkey, addr.sl) = (dlid, dqp, qkey, sl as u8);
+    0
+}
+
+/// # Safety
+/// As [`get_mad`].
+pub(crate) unsafe extern "C" fn set_pkey(umad: *mut c_void, index: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { (*umad.cast::<ib_user_mad_t>()).addr.pkey_index = index as c_uint as u16 };
+    0
+}
+
+/// # Safety
+/// As [`get_mad`].
+pub(crate) unsafe extern "C" fn get_pkey(umad: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { (*umad.cast::<ib_user_mad_t>()).addr.pkey_index.into() }
+}
