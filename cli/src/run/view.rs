@@ -10,6 +10,8 @@ use crate::verbs::{Context, DeviceAttr, Error, Host, PortAttr};
 
 /// Version of the kernel's uverbs interface (IB_USER_VERBS_ABI_VERSION).
 const UVERBS_ABI: u32 = 6;
+/// Version of the kernel's umad interface (IB_USER_MAD_ABI_VERSION).
+const UMAD_ABI: u32 = 5;
 /// Numbers of the kernel's uverbs devices (IB_UVERBS_MAJOR, IB_UVERBS_BASE_MINOR).
 const UVERBS_MAJOR: u32 = 231;
 const UVERBS_MINOR: u32 = 192;
@@ -65,8 +67,19 @@ fn add_device(tree: &mut Tree, context: &Context, wire: bool) -> Result<(), Erro
     tree.insert(format!("{verbs}/device"), Node::Link(parent));
     // Programs look whether it is a character device that they may open; there is nothing to say to it, and
     // making a device of its own number takes privileges.
-    let node = Node::Link("/dev/null".to_owned());
-    tree.insert(format!("dev/infiniband/uverbs{index}"), node);
+    let node = || Node::Link("/dev/null".to_owned());
+    tree.insert(format!("dev/infiniband/uverbs{index}"), node());
+    if context.port(1)?.link_layer == crate::verbs::LinkLayer::InfiniBand {
+        // A subnet manager keeps one open to say that it is there; management datagrams go by libibumad.
+        for (kind, minor) in [("umad", 0), ("issm", 64)] {
+            let class = format!("sys/class/infiniband_mad/{kind}{index}");
+            file(tree, format!("{class}/ibdev"), name);
+            file(tree, format!("{class}/port"), 1);
+            file(tree, format!("{class}/dev"), format_args!("{UVERBS_MAJOR}:{}", minor + index));
+            tree.insert(format!("dev/infiniband/{kind}{index}"), node());
+        }
+        file(tree, "sys/class/infiniband_mad/abi_version", UMAD_ABI);
+    }
     Ok(())
 }
 

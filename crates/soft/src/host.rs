@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Once, OnceLock, Weak};
 use std::time::Duration;
@@ -224,6 +225,8 @@ impl Host {
     /// that their group does. Where it fails, [`Host::wire_problem`] tells why.
     pub fn enroll(&self) -> Result<(), Error> {
         self.0.check()?;
+        // On an InfiniBand link its ports are asked for by others.
+        self.0.follow_interfaces()?;
         self.join()
     }
 
@@ -448,6 +451,20 @@ impl Inner {
     /// Whether it lives in a simulated network.
     pub(crate) fn is_simulated(&self) -> bool {
         matches!(self.interfaces, Interfaces::Fixed(_))
+    }
+
+    /// The IP address that a GID stands for: on InfiniBand that of the port's interface.
+    pub(crate) fn ip_of(&self, gid: &Gid) -> IpAddr {
+        let place = self.subnet.as_ref().and_then(|subnet| subnet.of_gid(gid));
+        place.map_or(gid.to_ip(), |place| place.address)
+    }
+
+    /// The GID that an IP address stands for; on InfiniBand there may be none.
+    pub(crate) fn gid_of(&self, ip: IpAddr) -> Option<Gid> {
+        match &self.subnet {
+            Some(subnet) => subnet.of_address(ip).map(|place| place.gid),
+            None => Some(Gid::from_ip(ip)),
+        }
     }
 
     /// LID and service level of the subnet manager, of InfiniBand links; 0: none is known.

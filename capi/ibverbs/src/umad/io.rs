@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::abi::*;
 use super::names::find;
-use super::{errno, number};
+use super::{errno, failed, number};
 
 /// Bytes of the header, all that comes back of a request that was not answered.
 const MAD_HEADER: usize = 24;
@@ -201,53 +201,62 @@ fn address(addr: &ib_mad_addr_t) -> soft::MadAddress {
     soft::MadAddress { ah, qpn: u32::from_be(addr.qpn), pkey_index: addr.pkey_index }
 }
 
+/// A thread that waits here may be cancelled (opensm ends its receiver so), which unwinds through this frame: it has
+/// nothing to drop.
+///
 /// # Safety
 /// `umad` has room for a header and `*length` bytes behind it.
-pub(crate) unsafe extern "C" fn recv(
+pub(crate) unsafe extern "C-unwind" fn recv(
     id: c_int,
     umad: *mut c_void,
     length: *mut c_int,
     timeout_ms: c_int,
 ) -> c_int {
-    number(|| {
-        let port = port(id)?;
-        if umad.is_null() || length.is_null() {
-            return Err(libc::EINVAL);
-        }
-        let end = deadline(timeout_ms);
-        let received = loop {
-            if let Some(received) = port.next() {
-                break received;
-            }
-            if timeout_ms == 0 {
-                return Err(libc::EWOULDBLOCK);
-            }
-            wait(id, end)?;
-        };
-        let len = if received.status == 0 { MAD_LEN } else { MAD_HEADER };
+    let end = deadline(timeout_ms);
+    loop {
         // SAFETY: the caller's promise.
-        let room = usize::try_from(unsafe { *length }).unwrap_or(0);
-        let header = ib_user_mad_t {
-            agent_id: received.agent,
-            status: received.status as u32,
-            timeout_ms: 0,
-            retries: 0,
-            length: (size_of::<ib_user_mad_t>() + len) as u32,
-            addr: told(&received),
-        };
-        // SAFETY: the caller's promise; what does not fit is left out.
-        unsafe {
-            let out = umad.cast::<ib_user_mad_t>();
-            out.write_unaligned(header);
-            let data = out.add(1).cast::<u8>();
-            ptr::copy_nonoverlapping(received.mad.as_ptr(), data, len.min(room));
-            length.write(len as c_int);
+        let taken = number(|| unsafe { take(id, umad, length) });
+        if taken != -libc::EWOULDBLOCK || timeout_ms == 0 {
+            return taken;
         }
-        if len > room {
-            return Err(libc::ENOSPC);
+        let waited = wait(id, end);
+        if waited != 0 {
+            return failed(waited);
         }
-        Ok(received.agent as c_int)
-    })
+    }
+}
+
+/// # Safety
+/// As [`recv`].
+unsafe fn take(id: c_int, umad: *mut c_void, length: *mut c_int) -> Result<c_int, c_int> {
+    let port = port(id)?;
+    if umad.is_null() || length.is_null() {
+        return Err(libc::EINVAL);
+    }
+    let received = port.next().ok_or(libc::EWOULDBLOCK)?;
+    let len = if received.status == 0 { MAD_LEN } else { MAD_HEADER };
+    // SAFETY: the caller's promise.
+    let room = usize::try_from(unsafe { *length }).unwrap_or(0);
+    let header = ib_user_mad_t {
+        agent_id: received.agent,
+        status: received.status as u32,
+        timeout_ms: 0,
+        retries: 0,
+        length: (size_of::<ib_user_mad_t>() + len) as u32,
+        addr: told(&received),
+    };
+    // SAFETY: the caller's promise; what does not fit is left out.
+    unsafe {
+        let out = umad.cast::<ib_user_mad_t>();
+        out.write_unaligned(header);
+        let data = out.add(1).cast::<u8>();
+        ptr::copy_nonoverlapping(received.mad.as_ptr(), data, len.min(room));
+        length.write(len as c_int);
+    }
+    if len > room {
+        return Err(libc::ENOSPC);
+    }
+    Ok(received.agent as c_int)
 }
 
 fn told(received: &soft::ReceivedMad) -> ib_mad_addr_t {
@@ -269,11 +278,15 @@ fn told(received: &soft::ReceivedMad) -> ib_mad_addr_t {
     addr
 }
 
-pub(crate) extern "C" fn poll(id: c_int, timeout_ms: c_int) -> c_int {
-    number(|| {
-        port(id)?;
-        wait(id, deadline(timeout_ms)).map(|()| 0)
-    })
+pub(crate) extern "C-unwind" fn poll(id: c_int, timeout_ms: c_int) -> c_int {
+    let known = number(|| port(id).map(|_| 0));
+    if known != 0 {
+        return known;
+    }
+    match wait(id, deadline(timeout_ms)) {
+        0 => 0,
+        errno => failed(errno),
+    }
 }
 
 /// None: never.
@@ -282,22 +295,26 @@ fn deadline(timeout_ms: c_int) -> Option<Instant> {
     Instant::now().checked_add(Duration::from_millis(timeout))
 }
 
-/// Waits until something can be read.
-fn wait(fd: c_int, end: Option<Instant>) -> Result<(), c_int> {
+/// Waits until something can be read: 0, or the errno of why not. A thread may be cancelled here.
+fn wait(fd: c_int, end: Option<Instant>) -> c_int {
+    unsafe extern "C-unwind" {
+        #[link_name = "poll"]
+        fn poll_or_unwind(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
+    }
     loop {
         let left = end.map_or(-1, |end| {
             let left = end.saturating_duration_since(Instant::now());
-            c_int::try_from(left.as_millis())
-                .unwrap_or(c_int::MAX)
-                .saturating_add(c_int::from(left.subsec_nanos() % 1_000_000 != 0))
+            let rest = c_int::from(left.subsec_nanos() % 1_000_000 != 0);
+            c_int::try_from(left.as_millis()).unwrap_or(c_int::MAX).saturating_add(rest)
         });
         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: one pollfd, alive during the call.
-        match unsafe { libc::poll(&mut poll, 1, left) } {
-            0 if left >= 0 => return Err(libc::ETIMEDOUT),
+        match unsafe { poll_or_unwind(&raw mut poll, 1, left) } {
+            0 if left >= 0 => return libc::ETIMEDOUT,
             0 => {}
-            n if n > 0 => return Ok(()),
-            _ => return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
+            n if n > 0 => return 0,
+            // SAFETY: errno is a thread-local int that always exists.
+            _ => return unsafe { *libc::__errno_location() },
         }
     }
 }

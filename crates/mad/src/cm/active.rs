@@ -242,8 +242,8 @@ fn req(id: u32, connect: &Connect, private_data: [u8; Req::PRIVATE_DATA]) -> Req
         srq: connect.srq && connect.transport != Transport::Xrc,
         ece: connect.ece,
         primary: ReqPath {
-            local_lid: NO_LID,
-            remote_lid: NO_LID,
+            local_lid: connect.path.ib.map_or(NO_LID, |route| route.slid),
+            remote_lid: connect.path.ib.map_or(NO_LID, |route| route.dlid),
             local_gid: connect.path.src,
             remote_gid: connect.path.dst,
             flow_label: connect.path.flow_label,

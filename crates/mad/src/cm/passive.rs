@@ -3,7 +3,7 @@
 use ironverbs_wire::mad::cm::{
     IpHeader, Message, Rej, RejReason, Rep, Req, Responded, Rtu, ServiceId, Transport,
 };
-use ironverbs_wire::{Mtu, Path};
+use ironverbs_wire::{Gid, Mtu, Path};
 
 use super::conn::{Conn, RemoteKey, Resend, State};
 use super::{Cm, ConnId, ListenerId, Origin};
@@ -111,7 +111,9 @@ impl Cm {
         if let Some(id) = self.conns.by_remote_id(&key(req.local_comm_id)) {
             return self.on_known_req(now, id, from, req);
         }
-        let Some(listener) = self.listeners.find(req.service_id, from.path.dst) else {
+        let Some(listener) =
+            self.listeners.find(req.service_id, asked(from, req.service_id, &req.private_data))
+        else {
             return self.refuse_req(from, req, RejReason::InvalidServiceId);
         };
         let (mtu, ip) = match checked(from, req) {
@@ -314,8 +316,22 @@ pub(super) fn addresses(
     }
     let header = private_data.first_chunk().ok_or(RejReason::Unsupported)?;
     let header = IpHeader::parse(header).map_err(|_| RejReason::Unsupported)?;
+    // On InfiniBand nothing in the packet tells IP addresses; whose they are the device knows.
+    if from.path.ib.is_some() {
+        return Ok(Some(header));
+    }
     if header.src != from.path.src.to_ip() || header.dst != from.path.dst.to_ip() {
         return Err(RejReason::PrimaryRemoteGid);
     }
     Ok(Some(header))
+}
+
+/// The address that a request is for, as listeners have it: the packet's, or on InfiniBand, where that is no IP address,
+/// the one that it names.
+pub(super) fn asked(from: &Origin, service_id: ServiceId, private_data: &[u8]) -> Gid {
+    let named = || {
+        let header = service_id.port().and_then(|_| private_data.first_chunk())?;
+        IpHeader::parse(header).ok().map(|header| Gid::from_ip(header.dst))
+    };
+    from.path.ib.and_then(|_| named()).unwrap_or(from.path.dst)
 }

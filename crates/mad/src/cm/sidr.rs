@@ -176,7 +176,8 @@ impl Cm {
             }
             return;
         }
-        let Some(listener) = self.listeners.find(req.service_id, from.path.dst) else {
+        let addr = super::passive::asked(from, req.service_id, &req.private_data);
+        let Some(listener) = self.listeners.find(req.service_id, addr) else {
             return self.refuse_sidr(from, req, SidrStatus::UNSUPPORTED);
         };
         let Ok(ip) = super::passive::addresses(from, req.service_id, &req.private_data) else {

@@ -120,7 +120,10 @@ fn by_route(
         gateway => Some((gateway.unwrap_or(dst), route.ifindex)),
     };
     // A loopback address is no place where packets could come from; its device's GID is.
-    let dgid = Gid::from_ip(dst);
+    let dgid = match dst.is_multicast() {
+        true => Gid::from_ip(dst),
+        false => host.gid_of(dst).ok_or(-errno::EHOSTUNREACH)?,
+    };
     let src = src.unwrap_or_else(|| with_scope(src_ip, place.device.ifindex()));
     Ok(Found { place, src, dgid, next_hop, mtu: route.mtu })
 }
@@ -164,8 +167,8 @@ pub(super) fn known_place(host: &Inner, gid: &Gid) -> Option<Place> {
 
 /// The device that has an address of this host; a loopback address, if none has it, is any device's.
 pub(super) fn place(host: &Arc<Inner>, ip: IpAddr, ifindex: u32) -> Option<Place> {
-    let gid = Gid::from_ip(ip);
     let known = || {
+        let gid = host.gid_of(ip)?;
         let devices = host.present_devices();
         let preferred = devices.iter().filter(|device| device.ifindex() == ifindex);
         preferred.chain(&devices).find_map(|device| at(device, |other| *other == gid))
@@ -182,7 +185,12 @@ pub(super) fn place(host: &Arc<Inner>, ip: IpAddr, ifindex: u32) -> Option<Place
 pub(super) fn any_place(host: &Inner, v4: bool) -> Option<Place> {
     let devices = host.present_devices();
     let find = |link_local: bool| {
-        let wanted = |gid: &Gid| gid.is_ipv4() == v4 && gid.is_link_local() == link_local;
+        // On InfiniBand a GID says nothing of its kind.
+        let wanted = |gid: &Gid| {
+            let ip = host.ip_of(gid);
+            let link_local = Gid::from_ip(ip).is_link_local() == link_local;
+            ip.is_ipv4() == v4 && link_local
+        };
         devices.iter().find_map(|device| at(device, wanted))
     };
     find(false).or_else(|| find(true))

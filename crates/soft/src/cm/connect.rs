@@ -10,6 +10,7 @@ use super::id::{Call, Phase, State};
 use super::{CmError, CmId, ConnParam, private_data};
 use crate::context::limits;
 use crate::event::EventKind;
+use crate::host::Inner;
 use crate::{AttrMask, Error, QpAttr, QpState};
 
 /// In `responder_resources` and `initiator_depth`: as many as the device can.
@@ -53,13 +54,14 @@ impl CmId {
         let host = self.inner().clone();
         let mut session = host.cm.session(&host);
         let mut state = self.state.lock();
-        let (Phase::RouteResolved, Some(path)) = (state.phase, state.path()) else {
+        let (Phase::RouteResolved, Some(path)) = (state.phase, state.path(&host)) else {
             return Err(state.phase.refuses("connect"));
         };
         let local_port = state.local.map_or(0, |local| local.port());
         let peer_port = state.peer.map_or(0, |peer| peer.port());
         let service_id = ServiceId::of_port(self.port_space(), peer_port);
-        let ip = IpHeader { src_port: local_port, src: path.src.to_ip(), dst: path.dst.to_ip() };
+        let (src, dst) = (host.ip_of(&path.src), host.ip_of(&path.dst));
+        let ip = IpHeader { src_port: local_port, src, dst };
         let now = session.now();
         if self.qp_type() == QpType::Ud {
             check_len(&param.private_data, private_data::UD_CONNECT)?;
@@ -358,8 +360,12 @@ impl CmId {
 
 impl State {
     /// The path of MADs.
-    fn path(&self) -> Option<Path> {
-        let path = self.route?.path;
+    fn path(&self, host: &Inner) -> Option<Path> {
+        let route = self.route?;
+        let path = route.path;
+        if let Some(subnet) = &host.subnet {
+            return subnet.resolve(&subnet.of_gid(&path.sgid)?, &route.ah_attr()).ok();
+        }
         Some(Path {
             src: path.sgid,
             dst: path.dgid,

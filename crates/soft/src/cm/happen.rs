@@ -319,7 +319,7 @@ impl CmId {
         let port = bound.map_or(0, |bound| bound.port());
         let peer_port = ip.map_or(0, |ip| ip.src_port);
         let ifindex = place.device.ifindex();
-        let named = |gid: &Gid, port| match gid.to_ip() {
+        let named = |gid: &Gid, port| match self.inner().ip_of(gid) {
             IpAddr::V6(ip) if ip.is_unicast_link_local() => {
                 SocketAddrV6::new(ip, port, 0, ifindex).into()
             }

@@ -375,7 +375,8 @@ impl CmId {
             ip => {
                 let place = state.place.clone();
                 let place = place.or_else(|| address::any_place(self.inner(), ip.is_ipv4()));
-                LocalAddr::Gid(place.map_or(Gid::from_ip(ip), |place| place.gid))
+                let ip = place.map_or(ip, |place| self.inner().ip_of(&place.gid));
+                LocalAddr::Gid(Gid::from_ip(ip))
             }
         };
         let service = ServiceId::of_port(self.space, bound.port());

@@ -46,7 +46,7 @@ pub(super) fn send(host: &Inner, transmit: &Transmit, psn: u32) -> Sent {
         by_udp(host, &transmit.path, &packet);
         return Sent::Away;
     };
-    match addressee(registry, &transmit.path.dst, &transmit.mad) {
+    match addressee(host, registry, &transmit.path.dst, &transmit.mad) {
         For::Us => Sent::Here,
         For::Slot(slot) => {
             pass(host, registry, slot, &transmit.path, &packet, None);
@@ -63,7 +63,7 @@ pub(super) fn send(host: &Inner, transmit: &Transmit, psn: u32) -> Sent {
 /// Hands a MAD that has waited in this process to whom it is for.
 pub(super) fn hand_on(host: &Inner, path: &Path, pkey: u16, mad: &Mad) -> Sent {
     let Some(registry) = host.registry() else { return Sent::Here };
-    let For::Slot(slot) = addressee(registry, &path.dst, mad) else { return Sent::Here };
+    let For::Slot(slot) = addressee(host, registry, &path.dst, mad) else { return Sent::Here };
     pass(host, registry, slot, path, &gmp(pkey, 0, mad), None);
     Sent::Away
 }
@@ -164,12 +164,13 @@ pub(super) fn hand_again(host: &Inner) {
     }
 }
 
-fn addressee(registry: &Registry, dst: &Gid, mad: &Mad) -> For {
+fn addressee(host: &Inner, registry: &Registry, dst: &Gid, mad: &Mad) -> For {
     let slot = match destination(mad) {
         Destination::CommId(id) => Some(ironverbs_mad::slot_of(id, SLOT_BITS) as u16),
         // Who refuses where nobody listens does not matter.
         Destination::ServiceId(ServiceId(service)) => {
-            Some(registry.listener(service, dst).unwrap_or(registry.slot()))
+            let address = Gid::from_ip(host.ip_of(dst));
+            Some(registry.listener(service, &address).unwrap_or(registry.slot()))
         }
         Destination::Unknown => None,
     };
@@ -189,7 +190,7 @@ pub(crate) fn is_ours(
     packet: &Packet<'_>,
     mad: &Mad,
 ) -> bool {
-    match addressee(registry, &path.dst, mad) {
+    match addressee(host, registry, &path.dst, mad) {
         For::Us => true,
         For::Slot(slot) => {
             pass(host, registry, slot, path, packet, Some(came));
