@@ -33,15 +33,20 @@ fn build_library(scratch: &Path) -> PathBuf {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
         .args(["build", "--quiet", "--package", "ironverbs-capi-ibverbs"])
-        .args(["--package", "ironverbs-capi-rdmacm", "--target-dir"])
+        .args(["--package", "ironverbs-capi-rdmacm", "--package", "ironverbs-capi-ibumad"])
+        .arg("--target-dir")
         .arg(target)
         .output()
         .expect("cargo runs");
     assert!(built.status.success(), "{}", text(&built));
     let directory = scratch.join(format!("ibverbs-{}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("a directory for the libraries");
-    for name in ["libibverbs.so", "librdmacm.so"] {
-        std::fs::copy(target.join("debug").join(name), directory.join(format!("{name}.1")))
+    for (name, soname) in [
+        ("libibverbs.so", "libibverbs.so.1"),
+        ("librdmacm.so", "librdmacm.so.1"),
+        ("libibumad.so", "libibumad.so.3"),
+    ] {
+        std::fs::copy(target.join("debug").join(name), directory.join(soname))
             .expect("the library is where cargo puts it");
     }
     directory

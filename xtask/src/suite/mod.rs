@@ -8,6 +8,7 @@ mod clients;
 mod cm;
 mod faults;
 mod host;
+mod ib;
 mod instructions;
 mod interop;
 mod load;
@@ -90,7 +91,7 @@ const fn seconds(count: u64) -> Duration {
 }
 
 /// In order: what is cheap and says most comes first.
-const STEPS: [Step; 20] = [
+const STEPS: [Step; 21] = [
     Step {
         name: "format",
         about: "cargo fmt --check",
@@ -204,6 +205,22 @@ const STEPS: [Step; 20] = [
         staged: true,
         root: true,
         run: clients::run,
+    },
+    Step {
+        name: "ib",
+        about: "InfiniBand links: the distribution's programs by LID on one host and on two, infiniband-diags, opensm",
+        budget: seconds(90),
+        needs: &[
+            tools::IBVERBS_UTILS,
+            tools::PERFTEST,
+            tools::RDMACM_UTILS,
+            tools::DIAGS,
+            tools::OPENSM,
+            tools::IPROUTE,
+        ],
+        staged: true,
+        root: true,
+        run: ib::run,
     },
     Step {
         name: "faults",

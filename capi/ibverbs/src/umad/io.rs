@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use ironverbs::raw as soft;
 use ironverbs_wire::Gid;
-use ironverbs_wire::mad::MAD_LEN;
+use ironverbs_wire::mad::MadHeader;
 use parking_lot::Mutex;
 
 use super::abi::*;
 use super::names::find;
 use super::{errno, failed, number};
 
-/// Bytes of the header, all that comes back of a request that was not answered.
-const MAD_HEADER: usize = 24;
+/// Bytes of the shortest MAD.
+const MAD_HEADER: usize = MadHeader::LEN;
 
 /// Open ports, by the descriptor that programs know them by.
 static PORTS: LazyLock<Mutex<HashMap<c_int, Arc<soft::MadPort>>>> = LazyLock::new(Mutex::default);
@@ -67,11 +67,11 @@ pub(crate) unsafe extern "C" fn register(
     id: c_int,
     class: c_int,
     version: c_int,
-    _rmpp_version: u8,
+    rmpp_version: u8,
     mask: *const c_long,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    number(|| enlist(id, class, version, unsafe { methods(mask.cast()) }))
+    number(|| enlist(id, class, version, unsafe { methods(mask.cast()) }, rmpp_version))
 }
 
 /// # Safety
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn register(
 pub(crate) unsafe extern "C" fn register_oui(
     id: c_int,
     class: c_int,
-    _rmpp_version: u8,
+    rmpp_version: u8,
     _oui: *const u8,
     mask: *const c_long,
 ) -> c_int {
@@ -89,7 +89,7 @@ pub(crate) unsafe extern "C" fn register_oui(
             return Err(libc::EINVAL);
         }
         // SAFETY: the caller's promise.
-        enlist(id, class, 1, unsafe { methods(mask.cast()) })
+        enlist(id, class, 1, unsafe { methods(mask.cast()) }, rmpp_version)
     })
 }
 
@@ -113,7 +113,8 @@ pub(crate) unsafe extern "C" fn register2(
         let [low, high] = attr.method_mask;
         let methods = u128::from(high) << 64 | u128::from(low);
         let version = attr.mgmt_class_version.into();
-        let number = enlist(id, attr.mgmt_class.into(), version, methods)?;
+        let class = attr.mgmt_class.into();
+        let number = enlist(id, class, version, methods, attr.rmpp_version)?;
         // SAFETY: the caller's promise.
         unsafe { agent.write(number as u32) };
         Ok(0)
@@ -129,15 +130,24 @@ unsafe fn methods(mask: *const [u64; 2]) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
-fn enlist(id: c_int, class: c_int, version: c_int, methods: u128) -> Result<c_int, c_int> {
+fn enlist(
+    id: c_int,
+    class: c_int,
+    version: c_int,
+    methods: u128,
+    rmpp_version: u8,
+) -> Result<c_int, c_int> {
     let class = u8::try_from(class).map_err(|_| libc::EINVAL)?;
     let version = u8::try_from(version).map_err(|_| libc::EINVAL)?;
     // Subnet management is QP0's (IBA 13.4.4).
     let qpn = u32::from(!matches!(class, 0x01 | 0x81));
-    port(id)?.register(qpn, class, version, methods).map(|id| id as c_int).map_err(|e| match e {
-        soft::Error::Busy { .. } => libc::EPERM,
-        other => errno(other),
-    })
+    port(id)?
+        .register(qpn, class, version, methods, rmpp_version != 0)
+        .map(|id| id as c_int)
+        .map_err(|e| match e {
+            soft::Error::Busy { .. } => libc::EPERM,
+            other => errno(other),
+        })
 }
 
 pub(crate) extern "C" fn unregister(id: c_int, agent: c_int) -> c_int {
@@ -161,10 +171,10 @@ pub(crate) unsafe extern "C" fn send(
         let port = port(id)?;
         let agent = u32::try_from(agent).map_err(|_| libc::EINVAL)?;
         let length = usize::try_from(length).map_err(|_| libc::EINVAL)?;
-        if umad.is_null() || !(MAD_HEADER..=MAD_LEN).contains(&length) {
+        if umad.is_null() || length < MAD_HEADER {
             return Err(libc::EINVAL);
         }
-        let mut mad = [0; MAD_LEN];
+        let mut message = vec![0; length];
         // SAFETY: the caller's promise.
         let addr = unsafe {
             let header = umad.cast::<ib_user_mad_t>();
@@ -172,14 +182,14 @@ pub(crate) unsafe extern "C" fn send(
             (*header).retries = retries as u32;
             (*header).agent_id = agent;
             let data = header.add(1).cast::<u8>();
-            ptr::copy_nonoverlapping(data, mad.as_mut_ptr(), length);
+            ptr::copy_nonoverlapping(data, message.as_mut_ptr(), length);
             (*header).addr
         };
         let to = address(&addr);
         // For ever is the longest there is.
         let timeout = u32::try_from(timeout_ms).unwrap_or(u32::MAX);
         let retries = u32::try_from(retries).unwrap_or(0);
-        port.send(agent, &to, &mad, timeout, retries).map_err(errno)?;
+        port.send(agent, &to, &message, timeout, retries).map_err(errno)?;
         Ok(0)
     })
 }
@@ -233,10 +243,17 @@ unsafe fn take(id: c_int, umad: *mut c_void, length: *mut c_int) -> Result<c_int
     if umad.is_null() || length.is_null() {
         return Err(libc::EINVAL);
     }
-    let received = port.next().ok_or(libc::EWOULDBLOCK)?;
-    let len = if received.status == 0 { MAD_LEN } else { MAD_HEADER };
     // SAFETY: the caller's promise.
     let room = usize::try_from(unsafe { *length }).unwrap_or(0);
+    let received = match port.next(room) {
+        Ok(received) => received.ok_or(libc::EWOULDBLOCK)?,
+        Err(needed) => {
+            // SAFETY: the caller's promise.
+            unsafe { length.write(c_int::try_from(needed).unwrap_or(c_int::MAX)) };
+            return Err(libc::ENOSPC);
+        }
+    };
+    let len = received.mad.len();
     let header = ib_user_mad_t {
         agent_id: received.agent,
         status: received.status as u32,
@@ -245,16 +262,13 @@ unsafe fn take(id: c_int, umad: *mut c_void, length: *mut c_int) -> Result<c_int
         length: (size_of::<ib_user_mad_t>() + len) as u32,
         addr: told(&received),
     };
-    // SAFETY: the caller's promise; what does not fit is left out.
+    // SAFETY: the caller's promise; it was seen that there is room.
     unsafe {
         let out = umad.cast::<ib_user_mad_t>();
         out.write_unaligned(header);
         let data = out.add(1).cast::<u8>();
-        ptr::copy_nonoverlapping(received.mad.as_ptr(), data, len.min(room));
+        ptr::copy_nonoverlapping(received.mad.as_ptr(), data, len);
         length.write(len as c_int);
-    }
-    if len > room {
-        return Err(libc::ENOSPC);
     }
     Ok(received.agent as c_int)
 }

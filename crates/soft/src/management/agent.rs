@@ -9,9 +9,10 @@ use ironverbs_sys::event::{EventFd, EventMode};
 use ironverbs_transport::device::Instant;
 use ironverbs_transport::verbs::AhAttr;
 use ironverbs_wire::Path;
-use ironverbs_wire::mad::{Mad, MadHeader};
+use ironverbs_wire::mad::{GSI_QPN, MAD_LEN, Mad, MadHeader};
 use parking_lot::Mutex;
 
+use super::rmpp::{self, Incoming, Kind, Outgoing};
 use super::{header, is_response, told_lid};
 use crate::host::Inner;
 use crate::registry::Claim;
@@ -22,6 +23,9 @@ pub(crate) const TIMER: u32 = 2;
 
 /// Bits of an agent's number that count within its process; those above are the slot.
 const BITS: u32 = 22;
+
+/// Bytes of the header, all that comes back of a request that was not answered.
+const HEADER: usize = MadHeader::LEN;
 
 /// Agents of one process.
 const MOST_AGENTS: usize = 256;
@@ -56,6 +60,8 @@ struct Agent {
     class: u8,
     version: u8,
     methods: u128,
+    /// Long messages are put together and taken apart for it.
+    rmpp: bool,
 }
 
 /// Where a MAD goes (`ib_mad_addr_t`).
@@ -88,9 +94,27 @@ pub struct ReceivedMad {
     pub pkey_index: u16,
     /// GIDs of sender and receiver, traffic class, hop limit and flow label, if it had a GRH.
     pub grh: Option<Path>,
-    /// The MAD.
-    pub mad: Mad,
+    /// The MAD, or of an agent with RMPP a longer message: the headers of its first MAD and all data.
+    pub mad: Vec<u8>,
 }
+
+/// A long message that comes or goes.
+#[derive(Debug)]
+struct Long<T> {
+    agent: u32,
+    tid: u64,
+    path: Path,
+    pkey: u16,
+    state: T,
+    deadline: Instant,
+    tries: u32,
+}
+
+/// Long messages of one port that may be under way in either direction.
+const MOST_LONG: usize = 64;
+/// How often a part of a long message is sent again, and after which time in nanoseconds (IBA 13.6.2.3).
+const LONG_TRIES: u32 = 8;
+const LONG_PAUSE: u64 = 250_000_000;
 
 #[derive(Debug)]
 struct Pending {
@@ -114,6 +138,8 @@ pub struct MadPort {
     event: EventFd,
     received: Mutex<VecDeque<ReceivedMad>>,
     pending: Mutex<Vec<Pending>>,
+    incoming: Mutex<Vec<Long<Incoming>>>,
+    outgoing: Mutex<Vec<Long<Outgoing>>>,
     /// Numbers of its agents by the ids that the program knows.
     agents: Mutex<Vec<Option<u32>>>,
 }
@@ -135,6 +161,8 @@ impl Context {
             event,
             received: Mutex::default(),
             pending: Mutex::default(),
+            incoming: Mutex::default(),
+            outgoing: Mutex::default(),
             agents: Mutex::default(),
         }))
     }
@@ -147,12 +175,20 @@ impl MadPort {
     }
 
     /// Registers an agent for answers of a class, and for requests of the `methods` (a bit each) that it names
-    /// (umad_register(3)). Returns the number that the program knows it by.
+    /// (umad_register(3)). With `rmpp` long messages are put together and taken apart for it. Returns the number that the
+    /// program knows it by.
     ///
     /// # Errors
     /// Busy: a process of this user takes requests of that class. NoMemory beyond 32 agents of a port or 256 of a
     /// process.
-    pub fn register(&self, qpn: u32, class: u8, version: u8, methods: u128) -> Result<u32, Error> {
+    pub fn register(
+        &self,
+        qpn: u32,
+        class: u8,
+        version: u8,
+        methods: u128,
+        rmpp: bool,
+    ) -> Result<u32, Error> {
         let host = self.context.inner();
         host.check()?;
         if qpn > 1 {
@@ -193,7 +229,8 @@ impl MadPort {
             }
         }
         let port = self.me.clone();
-        agents.insert(number, Agent { port, id: id as u32, qpn, class, version, methods });
+        let agent = Agent { port, id: id as u32, qpn, class, version, methods, rmpp };
+        agents.insert(number, agent);
         drop(agents);
         match ids.get_mut(id) {
             Some(free) => *free = Some(number),
@@ -220,6 +257,8 @@ impl MadPort {
             return;
         }
         self.pending.lock().retain(|pending| pending.agent != number);
+        self.incoming.lock().retain(|long| long.agent != number);
+        self.outgoing.lock().retain(|long| long.agent != number);
         let mut agents = host.management.agents.lock();
         let Some(gone) = agents.remove(&number).filter(|gone| gone.methods != 0) else { return };
         let same = |a: &Agent| (a.qpn, a.class) == (gone.qpn, gone.class) && a.methods != 0;
@@ -232,12 +271,12 @@ impl MadPort {
     /// comes back by [`MadPort::next`] with ETIMEDOUT; with a timeout of 0 nothing is waited for.
     ///
     /// # Errors
-    /// Invalid: no such agent, an address that cannot be; NoMemory: too many requests wait for an answer.
+    /// Invalid: no such agent, an address that cannot be, a length that cannot be; NoMemory: too much is under way.
     pub fn send(
         &self,
         id: u32,
         to: &MadAddress,
-        mad: &Mad,
+        message: &[u8],
         timeout: u32,
         retries: u32,
     ) -> Result<(), Error> {
@@ -246,8 +285,16 @@ impl MadPort {
         let why = "there is no such agent";
         let number = self.agents.lock().get(id as usize).copied().flatten();
         let number = number.ok_or(Error::Invalid { what: "agent", value: id.into(), why })?;
-        let qpn = host.management.agents.lock().get(&number).map_or(1, |agent| agent.qpn);
-        let mut mad = *mad;
+        let agent = host.management.agents.lock().get(&number).cloned();
+        let (qpn, rmpp) = agent.map_or((1, false), |agent| (agent.qpn, agent.rmpp));
+        let long = rmpp && rmpp::is_long(message);
+        let mut mad = [0; MAD_LEN];
+        let (len, max) = (message.len() as u64, MAD_LEN as u64);
+        match mad.get_mut(..message.len()) {
+            Some(room) => room.copy_from_slice(message),
+            None if !long => return Err(Error::Limit { what: "MAD length", asked: len, max }),
+            None => mad.iter_mut().zip(message).for_each(|(to, from)| *to = *from),
+        }
         let asked = header(&mad);
         let path = self.path(to, &asked)?;
         let pkey = self.context.pkey(1, to.pkey_index.into())?;
@@ -257,7 +304,7 @@ impl MadPort {
             if let Some(room) = mad.get_mut(8..16) {
                 room.copy_from_slice(&tid.to_be_bytes());
             }
-            if timeout > 0 {
+            if timeout > 0 && !long {
                 let now = host.now();
                 let timeout = host.clock.ticks(u64::from(timeout) * 1_000_000).max(1);
                 let deadline = now.after(timeout);
@@ -281,8 +328,113 @@ impl MadPort {
                 host.add_timer(deadline, TIMER);
             }
         }
+        if long {
+            let mut message = message.to_vec();
+            message.iter_mut().zip(mad).take(HEADER).for_each(|(to, from)| *to = from);
+            return self.send_long(host, number, header(&mad).tid, path, pkey, message);
+        }
         super::send(host, &path, qpn, pkey, &mad);
         Ok(())
+    }
+
+    fn send_long(
+        &self,
+        host: &Inner,
+        agent: u32,
+        tid: u64,
+        path: Path,
+        pkey: u16,
+        message: Vec<u8>,
+    ) -> Result<(), Error> {
+        let value = message.len() as u64;
+        let why = "it cannot be cut into segments";
+        let invalid = Error::Invalid { what: "message of a length that", value, why };
+        let mut state = Outgoing::new(message).ok_or(invalid)?;
+        let first = state.next();
+        let deadline = host.now().after(host.clock.ticks(LONG_PAUSE).max(1));
+        let mut outgoing = self.outgoing.lock();
+        if outgoing.len() >= MOST_LONG {
+            return Err(Error::NoMemory { what: "long message" });
+        }
+        outgoing.push(Long { agent, tid, path, pkey, state, deadline, tries: LONG_TRIES });
+        drop(outgoing);
+        host.add_timer(deadline, TIMER);
+        if let Some(first) = first {
+            super::send(host, &path, GSI_QPN, pkey, &first);
+        }
+        Ok(())
+    }
+
+    /// Part of a long message of an agent: what it calls for is sent. The whole message, with its last part.
+    fn take_part(
+        &self,
+        host: &Inner,
+        agent: u32,
+        path: &Path,
+        pkey: u16,
+        mad: &Mad,
+    ) -> Option<Vec<u8>> {
+        let now = host.now();
+        let deadline = now.after(host.clock.ticks(LONG_PAUSE).max(1));
+        let tid = header(mad).tid;
+        let back = path.reversed();
+        // Who it is with: acknowledgements come with the peer's own idea of the upper half.
+        let same = |of: u32, with: u64, way: &Path| {
+            of == agent && with as u32 == tid as u32 && way.src == path.src
+        };
+        match rmpp::kind(mad) {
+            Kind::Data => {
+                let mut incoming = self.incoming.lock();
+                let at = match incoming.iter().position(|l| same(l.agent, l.tid, &l.path)) {
+                    Some(at) => at,
+                    None if incoming.len() >= MOST_LONG => return None,
+                    None => {
+                        let (state, tries) = (Incoming::new(), LONG_TRIES);
+                        let path = *path;
+                        incoming.push(Long { agent, tid, path, pkey, state, deadline, tries });
+                        host.add_timer(deadline, TIMER);
+                        incoming.len() - 1
+                    }
+                };
+                let long = incoming.get_mut(at)?;
+                long.tries = LONG_TRIES;
+                let taken = long.state.take(mad);
+                if taken.message.is_some() {
+                    incoming.swap_remove(at);
+                }
+                drop(incoming);
+                if let Some(ack) = taken.ack {
+                    super::send(host, &back, GSI_QPN, pkey, &ack);
+                }
+                taken.message
+            }
+            Kind::Ack => {
+                let mut outgoing = self.outgoing.lock();
+                let to_them = |l: &Long<Outgoing>| {
+                    l.agent == agent && l.tid as u32 == tid as u32 && l.path.dst == path.src
+                };
+                let at = outgoing.iter().position(to_them)?;
+                let long = outgoing.get_mut(at)?;
+                long.tries = LONG_TRIES;
+                long.deadline = deadline;
+                let (way, mut parts) = (long.path, Vec::new());
+                if long.state.acknowledge(mad) {
+                    outgoing.swap_remove(at);
+                } else {
+                    parts.extend(std::iter::from_fn(|| long.state.next()));
+                    host.add_timer(deadline, TIMER);
+                }
+                drop(outgoing);
+                for part in parts {
+                    super::send(host, &way, GSI_QPN, pkey, &part);
+                }
+                None
+            }
+            Kind::End | Kind::None => {
+                self.incoming.lock().retain(|l| !same(l.agent, l.tid, &l.path));
+                None
+            }
+        }
     }
 
     /// The way to an address; that of a directed route is in the MAD.
@@ -294,19 +446,51 @@ impl MadPort {
         self.context.resolve(&ah)
     }
 
-    /// The next MAD that has come, if any.
-    pub fn next(&self) -> Option<ReceivedMad> {
+    /// The next MAD that has come, if any. One that is longer than `room` stays: `Err` has its length.
+    pub fn next(&self, room: usize) -> Result<Option<ReceivedMad>, usize> {
         let mut received = self.received.lock();
+        if let Some(next) = received.front().filter(|next| next.mad.len() > room) {
+            return Err(next.mad.len());
+        }
         let next = received.pop_front();
         if received.is_empty() {
             let _ = self.event.try_read();
         }
-        next
+        Ok(next)
     }
 
     /// Readable while something waits.
     pub fn fd(&self) -> RawFd {
         self.event.as_fd().as_raw_fd()
+    }
+
+    /// Sends parts of long messages again of which nothing was heard, and forgets messages that came to no end.
+    fn repeat_long(&self, host: &Inner, now: Instant) {
+        let pause = host.clock.ticks(LONG_PAUSE).max(1);
+        let mut again = Vec::new();
+        self.outgoing.lock().retain_mut(|long| {
+            if long.deadline > now {
+                return true;
+            }
+            long.tries = long.tries.saturating_sub(1);
+            long.deadline = now.after(pause);
+            host.add_timer(long.deadline, TIMER);
+            long.state.rewind();
+            again.extend(long.state.next().map(|part| (long.path, long.pkey, part)));
+            long.tries > 0
+        });
+        self.incoming.lock().retain_mut(|long| {
+            if long.deadline > now {
+                return true;
+            }
+            long.tries = long.tries.saturating_sub(1);
+            long.deadline = now.after(pause);
+            host.add_timer(long.deadline, TIMER);
+            long.tries > 0
+        });
+        for (path, pkey, part) in again {
+            super::send(host, &path, GSI_QPN, pkey, &part);
+        }
     }
 
     fn push(&self, mad: ReceivedMad) {
@@ -348,8 +532,23 @@ impl Manager {
     ) {
         let agent = self.agents.lock().get(&number).cloned();
         let Some(port) = agent.as_ref().and_then(|agent| agent.port.upgrade()) else { return };
-        let id = agent.map_or(0, |agent| agent.id);
+        let (id, rmpp) = agent.map_or((0, false), |agent| (agent.id, agent.rmpp));
         let header = header(mad);
+        let mut message = mad.to_vec();
+        if rmpp && rmpp::kind(mad) != Kind::None {
+            // A request that is answered in parts is answered.
+            let mut pending = port.pending.lock();
+            let now = host.now();
+            for pending in pending.iter_mut().filter(|p| (p.agent, p.tid) == (number, header.tid)) {
+                pending.deadline = pending.deadline.max(now.after(pending.timeout));
+                host.add_timer(pending.deadline, TIMER);
+            }
+            drop(pending);
+            match port.take_part(host, number, path, pkey, mad) {
+                Some(whole) => message = whole,
+                None => return,
+            }
+        }
         if is_response(&header) {
             let mut pending = port.pending.lock();
             // Of an answer that comes twice, or too late, nobody wants to know.
@@ -370,7 +569,7 @@ impl Manager {
             qpn,
             pkey_index: index,
             grh: route.grh.then_some(*path),
-            mad: *mad,
+            mad: message,
         });
     }
 
@@ -407,12 +606,14 @@ impl Manager {
                     qpn: 0,
                     pkey_index: 0,
                     grh: None,
-                    mad,
+                    // As umad(7): only the header.
+                    mad: mad.iter().copied().take(HEADER).collect(),
                 });
             }
             for (path, qpn, pkey, mad) in again {
                 super::send(host, &path, qpn, pkey, &mad);
             }
+            port.repeat_long(host, now);
         }
     }
 }

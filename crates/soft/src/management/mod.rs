@@ -8,6 +8,7 @@
 mod agent;
 mod counters;
 mod port;
+mod rmpp;
 mod smp;
 
 use ironverbs_transport::device::{Instant, Sink};

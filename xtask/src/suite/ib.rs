@@ -1,0 +1,184 @@
+//! Devices with InfiniBand links: the distribution's programs by LID, its diagnostics and its subnet manager, on one
+//! host and on two that are one subnet.
+
+use super::{Cases, seconds};
+use crate::netns::{End, Family, Joined, Namespace};
+use crate::pair::{self, User};
+use crate::process::{Outcome, Program, Running, pause};
+use crate::suite::case::Case;
+
+/// TCP port on which two programs meet.
+const PORT: u16 = 18900;
+
+/// GUIDs of the two ports: made of their addresses.
+const GUIDS: [&str; 2] = ["0x024952500a420001", "0x024952500a420002"];
+
+/// Where programs run, and what they are told of the subnet.
+struct Subnet<'a> {
+    user: User,
+    ends: [&'a Namespace; 2],
+    hosts: String,
+    address: &'static str,
+}
+
+impl Subnet<'_> {
+    /// A program at one of its ends.
+    fn runs(&self, end: usize, name: &str) -> Program {
+        let program = self.user.runs(name).env("IRONVERBS_LINK_LAYER", "InfiniBand");
+        let program = match self.hosts.as_str() {
+            "" => program,
+            hosts => program.env("IRONVERBS_HOSTS", hosts),
+        };
+        self.ends[end].within(program)
+    }
+
+    /// The process that makes the host at an end one of the subnet, whatever else runs there.
+    fn agent(&self, case: &mut Case, end: usize) -> Outcome<Running> {
+        let program = self.user.command().arg("agent").env("IRONVERBS_LINK_LAYER", "InfiniBand");
+        case.start(&self.ends[end].within(program.env("IRONVERBS_HOSTS", &self.hosts)))
+    }
+
+    /// A server at the first end and a client at the second.
+    fn pair(
+        &self,
+        case: &mut Case,
+        name: &str,
+        arguments: &[&str],
+        waits: bool,
+    ) -> Outcome<String> {
+        let program = |end| self.runs(end, name).args(arguments.iter());
+        let mut server = case.start(&program(0))?;
+        if waits {
+            pair::wait_for_listener(&mut server, PORT, case.deadline())?;
+        }
+        let client = case.start(&program(1).arg(self.address))?;
+        let output = client.wait(case.deadline())?.success()?.output;
+        server.wait(case.deadline())?.success()?;
+        Ok(output)
+    }
+
+    /// What a program says that ends by itself.
+    fn says(&self, case: &mut Case, end: usize, name: &str, arguments: &[&str]) -> Outcome<String> {
+        let program = self.runs(end, name).args(arguments.iter());
+        Ok(case.start(&program)?.wait(case.deadline())?.success()?.output)
+    }
+
+    /// The same, until it says what is expected: a subnet manager takes a moment.
+    fn comes_to_say(
+        &self,
+        case: &mut Case,
+        end: usize,
+        name: &str,
+        arguments: &[&str],
+        expected: &[&str],
+    ) -> Outcome {
+        loop {
+            let program = self.runs(end, name).args(arguments.iter());
+            let finished = case.start(&program)?.wait(case.deadline())?;
+            if expected.iter().all(|text| finished.output.contains(text)) {
+                return Ok(());
+            }
+            pause();
+        }
+    }
+}
+
+fn expect(output: &str, expected: &[&str]) -> Outcome {
+    match expected.iter().find(|text| !output.contains(**text)) {
+        None => Ok(()),
+        Some(text) => Err(format!("{text:?} is not in\n{output}").into()),
+    }
+}
+
+pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
+    let own = Namespace::new()?;
+    for (name, user) in [("local", User::own()), ("wire", User::own().on_path("wire"))] {
+        let ends = [&own, &own];
+        let subnet = Subnet { user, ends, hosts: String::new(), address: "127.0.0.1" };
+        programs(cases, name, &subnet);
+    }
+    let joined = Joined::new(4400)?;
+    let [a, b] = [End::A, End::B].map(|end| Joined::address(end, Family::V4));
+    let ends = [&joined.a, &joined.b];
+    let subnet = Subnet { user: User::own(), ends, hosts: format!("{a},{b}"), address: a };
+    programs(cases, "hosts", &subnet);
+    cases.case("hosts-rping", seconds(60), |case| {
+        let server =
+            case.start(&subnet.runs(0, "rping").args(["-s", "-a", a, "-C", "10", "-v"]))?;
+        let client = ["-c", "-a", a, "-C", "10", "-v"];
+        // It may be there before the server listens.
+        loop {
+            let finished =
+                case.start(&subnet.runs(1, "rping").args(client))?.wait(case.deadline())?;
+            if finished.output.contains("rdma-ping-9") {
+                break;
+            }
+            pause();
+        }
+        server.wait(case.deadline())?.success().map(drop)
+    });
+    cases.case("diagnostics", seconds(90), |case| diagnostics(case, &subnet));
+    cases.case("opensm", seconds(90), |case| opensm(case, &subnet));
+    Ok(())
+}
+
+fn programs(cases: &mut Cases<'_>, place: &str, subnet: &Subnet<'_>) {
+    let port = PORT.to_string();
+    for kind in ["rc", "uc", "ud", "srq", "xsrq"] {
+        for (way, option) in [("", "-p"), ("-events", "-ep")] {
+            cases.case(format!("{place}-{kind}{way}"), seconds(60), |case| {
+                let arguments = [option, &port, "-n", "500"];
+                let output =
+                    subnet.pair(case, &format!("ibv_{kind}_pingpong"), &arguments, true)?;
+                // The one for XRC tells nothing.
+                if kind == "xsrq" { Ok(()) } else { expect(&output, &["LID 0x0001", "usec/iter"]) }
+            });
+        }
+    }
+    for operation in ["send", "write", "read", "atomic"] {
+        cases.case(format!("{place}-{operation}-bw"), seconds(60), |case| {
+            let arguments = ["-F", "-p", &port, "-n", "200"];
+            let output = subnet.pair(case, &format!("ib_{operation}_bw"), &arguments, true)?;
+            expect(&output, &["Link type       : IB", "BW average"])
+        });
+    }
+}
+
+fn diagnostics(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
+    let agents = [subnet.agent(case, 0)?, subnet.agent(case, 1)?];
+    let nodes = GUIDS.map(|guid| guid.replace("0x02495250", "0249524e"));
+    subnet.comes_to_say(case, 0, "ibnetdiscover", &[], &[&nodes[0], &nodes[1], "Switch\t2"])?;
+    expect(
+        &subnet.says(case, 1, "ibstat", &[])?,
+        &["State: Active", "Base lid: 2", "Link layer: InfiniBand", GUIDS[1]],
+    )?;
+    expect(&subnet.says(case, 0, "ibaddr", &["2"])?, &["LID start 0x2 end 0x2"])?;
+    expect(&subnet.says(case, 0, "smpquery", &["portinfo", "2"])?, &["Active", "4096"])?;
+    expect(&subnet.says(case, 0, "smpquery", &["-D", "nodeinfo", "0,1,2"])?, &["Channel Adapter"])?;
+    expect(&subnet.says(case, 0, "smpquery", &["pkeys", "2"])?, &["0xffff"])?;
+    expect(&subnet.says(case, 0, "iblinkinfo", &[])?, &["ironverbs switch", "Active/"])?;
+    expect(&subnet.says(case, 0, "ibhosts", &[])?, &[&nodes[0], &nodes[1]])?;
+    expect(&subnet.says(case, 0, "ibtracert", &["1", "2"])?, &["To ca"])?;
+    expect(&subnet.says(case, 0, "perfquery", &["2", "1"])?, &["PortXmitPkts"])?;
+    let _echo = case.start(&subnet.runs(1, "ibping").arg("-S"))?;
+    subnet.comes_to_say(case, 0, "ibping", &["-c", "1", "2"], &["1 received"])?;
+    drop(agents);
+    Ok(())
+}
+
+fn opensm(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
+    let agents = [subnet.agent(case, 0)?, subnet.agent(case, 1)?];
+    let log = case.file("opensm").display().to_string();
+    let _manager = case.start(&subnet.runs(0, "opensm").args(["-g", GUIDS[0], "-f", &log]))?;
+    subnet.comes_to_say(case, 1, "sminfo", &[], &["sm lid 1", "SMINFO_MASTER"])?;
+    subnet.comes_to_say(case, 1, "ibstat", &[], &["SM lid: 1"])?;
+    // Records of all nodes are longer than a datagram.
+    let nodes = GUIDS.map(|guid| guid.replace("0x02495250", "0x0249524e"));
+    subnet.comes_to_say(case, 1, "saquery", &[], &[&nodes[0], &nodes[1], "ironverbs switch"])?;
+    expect(
+        &subnet.says(case, 1, "saquery", &["-p", "--src-to-dst", "2:1"])?,
+        &["dlid....................1", "slid....................2"],
+    )?;
+    drop(agents);
+    Ok(())
+}
