@@ -4,8 +4,9 @@
 use super::{Cases, seconds};
 use crate::netns::{End, Family, Joined, Namespace};
 use crate::pair::{self, User};
-use crate::process::{Outcome, Program, Running, pause};
+use crate::process::{During, Outcome, Program, Running, pause};
 use crate::suite::case::Case;
+use std::fs;
 
 /// TCP port on which two programs meet.
 const PORT: u16 = 18900;
@@ -169,7 +170,12 @@ fn diagnostics(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
 fn opensm(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
     let agents = [subnet.agent(case, 0)?, subnet.agent(case, 1)?];
     let log = case.file("opensm").display().to_string();
-    let _manager = case.start(&subnet.runs(0, "opensm").args(["-g", GUIDS[0], "-f", &log]))?;
+    // What it remembers of other subnets would have it assign other LIDs.
+    let cache = case.file("cache");
+    let _ = fs::remove_dir_all(&cache);
+    fs::create_dir_all(&cache).during(cache.display())?;
+    let manager = subnet.runs(0, "opensm").args(["-g", GUIDS[0], "-f", &log]);
+    let _manager = case.start(&manager.env("OSM_CACHE_DIR", cache.display().to_string()))?;
     subnet.comes_to_say(case, 1, "sminfo", &[], &["sm lid 1", "SMINFO_MASTER"])?;
     subnet.comes_to_say(case, 1, "ibstat", &[], &["SM lid: 1"])?;
     // Records of all nodes are longer than a datagram.
