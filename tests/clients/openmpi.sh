@@ -2,7 +2,7 @@
 # two places the ranks are spread over both, by a launch agent in place of ssh.
 . "$(dirname "$0")/lib.sh"
 
-mpicc -O2 -Wall -Werror "$here/mpi.c" -o "$work/mpi" || fail "mpi.c does not compile"
+mpicc.openmpi -O2 -Wall -Werror "$here/mpi.c" -o "$work/mpi" || fail "mpi.c does not compile"
 chmod -R a+rX "$work"
 
 export UCX_NET_DEVICES=iron0:1 UCX_TLS=rc_verbs,ud_verbs:aux,self UCX_LOG_LEVEL=warn
@@ -32,7 +32,7 @@ EOF
         --host "$host:2,$client_host:2" --map-by node --mca oob_tcp_if_include veth0)
 fi
 for ranks in 2 4; do
-    alone mpirun "${options[@]}" -n $ranks "$work/mpi"
+    alone mpirun.openmpi "${options[@]}" -n $ranks "$work/mpi"
     for ((rank = 0; rank < ranks; rank++)); do
         says "$out" "^rank $rank of $ranks: right in net:"
     done

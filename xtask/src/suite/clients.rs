@@ -39,12 +39,18 @@ struct Client {
     limit: Duration,
 }
 
-const CLIENTS: [Client; 7] = [
+const CLIENTS: [Client; 8] = [
     Client { name: "ucx", needs: &[tools::UCX], by: By::ALL, limit: seconds(180) },
     Client {
         name: "openmpi",
         needs: &[tools::OPENMPI, tools::OPENMPI_HEADERS, tools::CC],
         by: By::ALL,
+        limit: seconds(120),
+    },
+    Client {
+        name: "mpich",
+        needs: &[tools::MPICH, tools::MPICH_HEADERS, tools::CC],
+        by: &[By::Root, By::Nobody],
         limit: seconds(120),
     },
     Client { name: "libfabric", needs: &[tools::LIBFABRIC], by: By::ALL, limit: seconds(120) },
