@@ -90,9 +90,9 @@ impl End {
 fn server_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (port, how) = role.split_once(' ').unwrap();
-    let path = if how == "wire" { DataPath::Wire } else { DataPath::Auto };
+    let path = if how.ends_with("wire") { DataPath::Wire } else { DataPath::Auto };
     let end = End::new(port.parse().unwrap(), path);
-    let listener = CmId::new(&end.channel, PortSpace::Tcp, None).unwrap();
+    let mut listener = CmId::new(&end.channel, PortSpace::Tcp, None).unwrap();
     listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     listener.listen(0).unwrap();
     println!("\n@{}", listener.local_addr().unwrap());
@@ -108,6 +108,15 @@ fn server_process() {
                 ids.push((id, qp));
             }
             CmEventKind::Established if how == "exit" => std::process::exit(0),
+            CmEventKind::Established if how.starts_with("again") && ids.len() == 1 => {
+                let to = listener.local_addr().unwrap();
+                listener.destroy().unwrap();
+                println!("\n@{to}");
+                std::thread::sleep(Duration::from_millis(300));
+                listener = CmId::new(&end.channel, PortSpace::Tcp, None).unwrap();
+                listener.bind(to).unwrap();
+                listener.listen(0).unwrap();
+            }
             CmEventKind::Disconnected => {
                 drop(event);
                 let at = ids.iter().position(|(other, _)| Arc::ptr_eq(other, &id)).unwrap();
@@ -123,6 +132,7 @@ fn server_process() {
 
 struct Server {
     child: Child,
+    said: Box<dyn Iterator<Item = String>>,
     to: SocketAddr,
 }
 
@@ -135,8 +145,9 @@ impl Server {
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let line = lines.filter_map(|line| Some(line.strip_prefix('@')?.to_owned())).next();
-        Server { child, to: line.unwrap().parse().unwrap() }
+        let mut said = Box::new(lines.filter_map(|line| Some(line.strip_prefix('@')?.to_owned())));
+        let to = said.next().unwrap().parse().unwrap();
+        Server { child, said, to }
     }
 
     fn kill(&mut self) {
@@ -182,6 +193,22 @@ fn a_program_that_ends_disconnects() {
     let end = End::new(port, DataPath::Auto);
     let _connection = end.connect(server.to);
     end.expect(CmEventKind::Disconnected);
+}
+
+/// perftest with `-R` does that: its server listens anew for the second of its client's connections.
+#[test]
+fn who_was_accepted_may_come_again_before_the_server_listens_again() {
+    for (n, (path, how)) in
+        [(DataPath::Auto, "again"), (DataPath::Wire, "again-wire")].into_iter().enumerate()
+    {
+        let port = port(5 + n as u16);
+        let mut server = Server::start(port, how);
+        let end = End::new(port, path);
+        let _first = end.connect(server.to);
+        server.said.next().expect("it listens no more");
+        let _second = end.connect(server.to);
+        let _third = end.connect(server.to);
+    }
 }
 
 #[test]

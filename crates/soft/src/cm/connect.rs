@@ -185,7 +185,11 @@ impl CmId {
         let now = session.now();
         session.cm().accept(now, conn, &accept).map_err(|_| state.phase.refuses("accept"))?;
         state.phase = Phase::Accepted;
+        let accepted = state.dgid.zip(state.local);
         drop(state);
+        if let Some((peer, local)) = accepted {
+            session.remember(peer, local.port());
+        }
         session.run();
         Ok(())
     }

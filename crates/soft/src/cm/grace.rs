@@ -1,30 +1,50 @@
 //! Requests to a port on which nobody listens yet.
 //!
 //! Programs meet a second time at a port that the server has to bind anew (perftest with `-R`). Through a kernel the
-//! client is slow enough; here, on one host, its request may be there first. So before a request is refused for want of
-//! a listener it waits a moment for one.
+//! client is slow enough; here its request may be there first. So a request without a listener waits for one if
+//! it comes from where a connection to that port was accepted a moment ago. It waits in the process that accepted it,
+//! whose listening hands it on. Everybody else is refused at once.
+
+use std::collections::VecDeque;
 
 use ironverbs_mad::{Destination, destination};
 use ironverbs_transport::device::Instant;
-use ironverbs_wire::Path;
 use ironverbs_wire::mad::Mad;
-use ironverbs_wire::mad::cm::ServiceId;
+use ironverbs_wire::mad::cm::{PortSpace, ServiceId};
+use ironverbs_wire::{Gid, Path};
 
 use super::manager::{Session, TIMER};
 use super::wire;
+use crate::registry::Registry;
 
-/// How long a request waits, in nanoseconds: nothing beside the seconds that its sender waits for an answer.
-const GRACE: u64 = 50_000_000;
+/// How long a request waits, in nanoseconds: less than its sender waits before it asks again.
+const PATIENCE: u64 = 3_000_000_000;
 
-/// How soon it is looked again, in nanoseconds.
-const LOOK: u64 = 1_000_000;
+/// How long it is remembered whose connections were accepted, in nanoseconds.
+const MEMORY: u64 = 30_000_000_000;
 
-/// Requests that wait at once; one more is refused at once.
+/// Requests that wait at once, and peers that are remembered.
 const MOST: usize = 64;
+
+/// Requests that wait, and whose may.
+#[derive(Debug, Default)]
+pub(super) struct Grace {
+    waiting: Vec<Early>,
+    known: VecDeque<Known>,
+}
+
+/// A peer that was accepted.
+#[derive(Debug)]
+struct Known {
+    peer: Gid,
+    /// In any port space: a datagram service may be what it comes back for.
+    port: u16,
+    until: Instant,
+}
 
 /// A request that waits.
 #[derive(Debug)]
-pub(super) struct Early {
+struct Early {
     until: Instant,
     path: Path,
     pkey: u16,
@@ -32,48 +52,73 @@ pub(super) struct Early {
 }
 
 impl Session<'_> {
-    /// Hands a MAD to the protocol, a request without a listener only after a while.
-    pub(super) fn take(&mut self, path: &Path, pkey: u16, mad: &Mad) {
-        if self.core.early.len() < MOST && self.is_early(path, mad) {
-            let now = self.host.now();
-            self.core.early.push(Early { until: now.after(GRACE), path: *path, pkey, mad: *mad });
-            self.host.add_timer(now.after(LOOK), TIMER);
-            return;
+    /// Remembers that a peer's request to a port was accepted.
+    pub(super) fn remember(&mut self, peer: Gid, port: u16) {
+        let until = self.host.now().after(MEMORY);
+        let known = &mut self.core.grace.known;
+        known.retain(|other| (other.peer, other.port) != (peer, port));
+        if known.len() >= MOST {
+            known.pop_front();
         }
-        let now = self.now();
-        self.cm().handle_mad(now, path, pkey, mad);
+        known.push_back(Known { peer, port, until });
     }
 
-    /// Hands on those that have a listener now, or have waited long enough.
+    /// Hands a MAD to the protocol, a request that may wait only when there is a listener.
+    pub(super) fn take(&mut self, path: &Path, pkey: u16, mad: &Mad) {
+        if self.may_wait(path, mad) {
+            let until = self.host.now().after(PATIENCE);
+            self.core.grace.waiting.push(Early { until, path: *path, pkey, mad: *mad });
+            self.host.add_timer(until, TIMER);
+        } else {
+            let now = self.now();
+            self.cm().handle_mad(now, path, pkey, mad);
+        }
+    }
+
+    /// Somebody listens from now on, or time has passed: hands on those that have a listener, or have waited long enough.
     pub(super) fn look_for_listeners(&mut self) {
-        if self.core.early.is_empty() {
+        if self.core.grace.waiting.is_empty() {
             return;
         }
         let now = self.host.now();
-        for early in std::mem::take(&mut self.core.early) {
+        for early in std::mem::take(&mut self.core.grace.waiting) {
             let Early { until, path, pkey, mad } = &early;
-            if now < *until && self.is_early(path, mad) {
-                self.core.early.push(early);
+            if now < *until && self.is_early(path, mad).is_some() {
+                self.core.grace.waiting.push(early);
             } else if wire::hand_on(self.host, path, *pkey, mad) == wire::Sent::Here {
                 let now = self.now();
                 self.cm().handle_mad(now, path, *pkey, mad);
             }
         }
-        if !self.core.early.is_empty() {
-            self.host.add_timer(now.after(LOOK), TIMER);
-        }
         self.run();
     }
 
-    /// Whether nobody listens for it. In a simulation who listens is known to each Host alone.
-    fn is_early(&self, path: &Path, mad: &Mad) -> bool {
-        let Some(registry) = self.host.registry() else { return false };
-        match destination(mad) {
-            // What no port space has, nobody is about to listen for.
-            Destination::ServiceId(ServiceId(service)) => {
-                u32::try_from(service).is_ok() && registry.listener(service, &path.dst).is_none()
-            }
-            _ => false,
+    fn may_wait(&mut self, path: &Path, mad: &Mad) -> bool {
+        let Grace { waiting, known } = &self.core.grace;
+        if known.is_empty() || waiting.len() >= MOST {
+            return false;
         }
+        let now = self.host.now();
+        let Some(port) = self.is_early(path, mad) else { return false };
+        let known = &self.core.grace.known;
+        known.iter().any(|known| (known.peer, known.port) == (path.src, port) && now < known.until)
     }
+
+    /// The port, if it is a request for one that nobody listens on. In a simulation who listens is known to each Host
+    /// alone.
+    fn is_early(&self, path: &Path, mad: &Mad) -> Option<u16> {
+        let registry = self.host.registry()?;
+        let Destination::ServiceId(service) = destination(mad) else { return None };
+        let (_, port) = service.port()?;
+        registry.listener(service.0, &path.dst).is_none().then_some(port)
+    }
+}
+
+/// Where a request that nobody listens for may wait: with who listened there, or has the port in another space.
+pub(super) fn waits_with(registry: &Registry, service: ServiceId, dst: &Gid) -> Option<u16> {
+    let (_, port) = service.port()?;
+    let spaces = [PortSpace::Tcp, PortSpace::Udp, PortSpace::Ib, PortSpace::Ipoib];
+    let same = [service].into_iter().chain(spaces.map(|space| ServiceId::of_port(space, port)));
+    let mut ids = same.map(|service| service.0);
+    ids.find_map(|id| registry.listener(id, dst).or_else(|| registry.former_listener(id, dst)))
 }

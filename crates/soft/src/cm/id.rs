@@ -362,6 +362,8 @@ impl CmId {
         session.core.listeners.insert(listener, self.me.clone());
         state.listener = Some(listener);
         state.phase = Phase::Listening;
+        drop(state);
+        session.look_for_listeners();
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use ironverbs_wire::mad::Mad;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::CmId;
-use super::grace::Early;
+use super::grace::Grace;
 use super::last_words::LastWords;
 use super::ports::Ports;
 use super::wire::{self, Handed};
@@ -62,8 +62,7 @@ pub(super) struct Core {
     /// The deadline that the timers know of.
     timer: Option<Instant>,
     pub(super) psn: u32,
-    /// Requests that wait for a listener.
-    pub(super) early: Vec<Early>,
+    pub(super) grace: Grace,
     random: fastrand::Rng,
 }
 

@@ -6,10 +6,10 @@
 use ironverbs_mad::{Destination, Transmit, destination};
 use ironverbs_transport::device::Sink;
 use ironverbs_wire::icrc::Prefix;
-use ironverbs_wire::mad::cm::ServiceId;
 use ironverbs_wire::mad::{GSI_QPN, Mad, gmp};
 use ironverbs_wire::{Gid, ICRC_LEN, Packet, Path, ib};
 
+use super::grace;
 use super::manager::{SLOT_BITS, TIMER};
 use crate::config::DataPath;
 use crate::host::Inner;
@@ -167,6 +167,11 @@ pub(super) fn hand_again(host: &Inner) {
 fn addressee(host: &Inner, registry: &Registry, dst: &Gid, mad: &Mad) -> For {
     let slot = match destination(mad) {
         Destination::CommId(id) => Some(ironverbs_mad::slot_of(id, SLOT_BITS) as u16),
+        // Who refuses where nobody listens, and nobody did, does not matter.
+        Destination::ServiceId(service) => registry
+            .listener(service.0, dst)
+            .or_else(|| grace::waits_with(registry, service, dst))
+            .or(Some(registry.slot())),
         // Who refuses where nobody listens does not matter.
         Destination::ServiceId(ServiceId(service)) => {
             let address = Gid::from_ip(host.ip_of(dst));

@@ -108,14 +108,16 @@ impl Registry {
         Ok(own.is_some())
     }
 
-    /// Gives a port back.
+    /// Gives a port back. That it was listened on is remembered while nobody takes it.
     pub(crate) fn release_port(&self, service: u32, id: u32) {
         let Some(member) = self.member() else { return };
+        let table = &member.group.table;
         for at in window(service) {
-            let entry = member.group.table.port(at);
             let own = |entry: &Entry| entry.claim.service == service && entry.claim.id == id;
-            if entry.is_some_and(|entry| member.made(&entry) && own(&entry)) {
-                member.group.table.set_port(at, None);
+            match table.port(at).filter(|entry| member.made(entry) && own(entry)) {
+                Some(Entry { claim: Claim { listens: true, .. }, .. }) => table.leave_port(at),
+                Some(_) => table.set_port(at, None),
+                None => {}
             }
         }
     }
@@ -128,8 +130,16 @@ impl Registry {
             entry.claim.service == service && entry.claim.listens && member.is_current(entry)
         };
         let entries = window(service).filter_map(|at| member.group.table.port(at));
-        let suited = entries.filter(listens).map(|entry| (entry.claim.suits(dst), entry.slot));
-        suited.filter(|(how, _)| *how > 0).max().map(|(_, slot)| slot)
+        best(entries.filter(listens), dst)
+    }
+
+    /// The slot of a process that lives and listened for a service some time ago.
+    pub(crate) fn former_listener(&self, service: u64, dst: &Gid) -> Option<u16> {
+        let member = self.member()?;
+        let service = u32::try_from(service).ok()?;
+        let entries = window(service).filter_map(|at| member.group.table.former_port(at));
+        let left = |entry: &Entry| entry.claim.service == service && member.is_current(entry);
+        best(entries.filter(left), dst)
     }
 }
 
@@ -140,7 +150,10 @@ impl Membership {
         }
         let table = &self.group.table;
         let free = |at: &usize| table.port(*at).is_none_or(|entry| !self.is_current(&entry));
-        let Some(at) = window(claim.service).find(free) else { return false };
+        // Who listened on others is remembered while there is room.
+        let idle = |at: &usize| free(at) && table.former_port(*at).is_none();
+        let at = window(claim.service).find(idle).or_else(|| window(claim.service).find(free));
+        let Some(at) = at else { return false };
         self.set(at, claim);
         true
     }
@@ -187,6 +200,12 @@ impl Membership {
         entry.slot == self.seat.slot
             || !matches!(self.coroner.examine(entry.slot, &tenant), Life::Dead)
     }
+}
+
+/// The slot of the entry that suits best.
+fn best(entries: impl Iterator<Item = Entry>, dst: &Gid) -> Option<u16> {
+    let suited = entries.map(|entry| (entry.claim.suits(dst), entry.slot));
+    suited.filter(|(how, _)| *how > 0).max().map(|(_, slot)| slot)
 }
 
 /// Where entries for a service may be.

@@ -51,6 +51,8 @@ const TAKEN: u64 = 1;
 const REUSE: u64 = 2;
 const FAMILY_ONLY: u64 = 4;
 const LISTENS: u64 = 8;
+/// Instead of TAKEN: the entry is free, but says who listened last.
+const FORMER: u64 = 16;
 
 /// Byte offsets of a slot's words, from the start of the slot.
 mod slot {
@@ -381,10 +383,19 @@ impl Table {
 
     /// A port that somebody has taken.
     pub(super) fn port(&self, at: usize) -> Option<Entry> {
+        self.port_marked(at, TAKEN)
+    }
+
+    /// A port that nobody has, but somebody had and listened on.
+    pub(super) fn former_port(&self, at: usize) -> Option<Entry> {
+        self.port_marked(at, FORMER)
+    }
+
+    fn port_marked(&self, at: usize, mark: u64) -> Option<Entry> {
         let at = port_place(at)?;
-        // SYNC POINT: with the store in `set_port`.
+        // SYNC POINT: with the stores in `set_port` and `leave_port`.
         let owner = self.long(at + port::OWNER).load(Ordering::Acquire);
-        if owner & TAKEN == 0 {
+        if owner & mark == 0 {
             return None;
         }
         let [high, low] = port::ADDRESS.map(|half| self.long(at + half).load(Ordering::Relaxed));
@@ -417,6 +428,14 @@ impl Table {
         let owner = u64::from(*tenure) << 32 | u64::from(*slot) << 16 | flags | TAKEN;
         // SYNC POINT: with the load in `port`.
         self.long(at + port::OWNER).store(owner, Ordering::Release);
+    }
+
+    /// By the process that has it: frees it, and keeps who listened.
+    pub(super) fn leave_port(&self, at: usize) {
+        let Some(at) = port_place(at) else { return };
+        let owner = self.long(at + port::OWNER).load(Ordering::Relaxed);
+        // SYNC POINT: with the load in `port_marked`.
+        self.long(at + port::OWNER).store(owner & !(TAKEN | LISTENS) | FORMER, Ordering::Release);
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
@@ -563,7 +582,11 @@ mod tests {
         table.set_port(3, Some(&Entry { claim: v4, ..entry }));
         assert_eq!(other.port(3).unwrap().claim, v4);
         table.set_port(3, None);
-        assert_eq!(other.port(3), None);
+        assert_eq!((other.port(3), other.former_port(3)), (None, None));
+        table.leave_port(PORTS - 1);
+        assert_eq!(other.port(PORTS - 1), None);
+        let left = Entry { claim: Claim { listens: false, ..claim }, ..entry };
+        assert_eq!(other.former_port(PORTS - 1), Some(left));
     }
 
     #[test]
