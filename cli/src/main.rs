@@ -13,6 +13,7 @@ mod perf;
 mod ping;
 mod ps;
 mod reach;
+mod rping;
 mod run;
 mod verbs;
 mod watch;

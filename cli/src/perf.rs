@@ -8,6 +8,7 @@ mod progress;
 pub(crate) mod protocol;
 pub(crate) mod report;
 pub(crate) mod server;
+mod stream;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -24,9 +25,10 @@ use crate::verbs::{Config, Host};
 
 /// Measures bandwidth and latency between two processes.
 ///
-/// On one side: `ironverbs perf --server`. On the other: `ironverbs perf HOST`. The two meet over
-/// TCP and then use the device that has the addresses of that connection. Latency is that of one
-/// operation at a time: of a SEND, until its echo has arrived; of others, until the completion.
+/// On one side: `ironverbs perf --server`. On the other: `ironverbs perf HOST`. The two meet through
+/// the connection manager, or with --tcp over TCP, and use the device that has the addresses of that
+/// connection. Latency is that of one operation at a time: of a SEND, until its echo has arrived; of
+/// others, until the completion.
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("side").required(true).args(["host", "server"])))]
 pub(crate) struct PerfArgs {

@@ -246,6 +246,8 @@ fn wrong_options() {
         (&["ping"], "required"),
         (&["ping", "host", "-c", "0"], "0"),
         (&["ping", "host", "-i", "-1"], "-1"),
+        (&["ping", "--server", "--json"], "cannot be used with"),
+        (&["ping", "host", "--rping", "--transport", "ud"], "cannot be used with"),
         (&["pong"], "pong"),
     ] {
         let output = finish(command(IRONVERBS, arguments)).failed_with(2);
@@ -283,12 +285,20 @@ fn wrong_options() {
 #[test]
 fn nobody_listens() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let udp = udp_port().to_string();
     for subcommand in ["perf", "ping"] {
-        let output =
-            finish(command(IRONVERBS, &[subcommand, "127.0.0.1", "-p", &free])).failed_with(1);
-        assert!(output.err().contains("connection refused"), "{}", output.err());
-        assert!(output.err().contains("--server"), "{}", output.err());
+        for how in [&["--tcp"][..], &[]] {
+            let mut client = command(IRONVERBS, &[subcommand, "127.0.0.1", "-p", &free]);
+            client.args(how).env("IRONVERBS_UDP_PORT", &udp);
+            let output = finish(client).failed_with(1);
+            assert!(output.err().contains("connection refused"), "{}", output.err());
+            assert!(output.err().contains("--server"), "{}", output.err());
+        }
     }
+    let mut client = command(IRONVERBS, &["ping", "--rping", "127.0.0.1", "-p", &free]);
+    client.env("IRONVERBS_UDP_PORT", &udp);
+    let output = finish(client).failed_with(1);
+    assert!(output.err().contains("start `rping -s"), "{}", output.err());
     let taken = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0")).unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let output = finish(command(IRONVERBS, &["perf", "--server", "-p", &port])).failed_with(1);
@@ -306,7 +316,7 @@ fn fake_server(answer: &'static [u8]) -> String {
         assert!(line.contains("\"protocol\""), "{line}");
         let _ = stream.write_all(answer);
     });
-    let mut client = command(IRONVERBS, &["perf", "127.0.0.1", "-p", &port]);
+    let mut client = command(IRONVERBS, &["perf", "127.0.0.1", "--tcp", "-p", &port]);
     client.env("IRONVERBS_UDP_PORT", udp_port().to_string());
     let output = finish(client).failed_with(1);
     thread.join().unwrap();
@@ -334,6 +344,39 @@ fn servers_that_are_none() {
     says(b"{\"type\":\"error\",\"message\":\"go away\"}\n", "go away");
     says(b"{\"type\":\"bye\"}\n", "out of turn");
     says(&[b'x'; 200_000], "does not speak our protocol");
+}
+
+/// Through the connection manager, by names and addresses of both families, and over TCP, of one server.
+#[test]
+fn ways_to_meet() {
+    for path in ["auto", "wire"] {
+        let server = Server::start_by(path, &["ping", "--keep"]);
+        for host in ["127.0.0.1", "::1", "localhost"] {
+            for how in [&[][..], &["--tcp"]] {
+                let mut arguments = vec!["ping", host, "-c", "2", "-i", "0.01", "--json"];
+                arguments.extend(how);
+                let output = server.ask(&arguments);
+                // A machine may have no IPv6.
+                if host == "::1" && !output.status.success() && !has_ipv6() {
+                    continue;
+                }
+                let report: Value = serde_json::from_str(&output.ok().out()).unwrap();
+                assert_eq!(report["received"], 2, "{report}");
+                assert_eq!(report["host"], host);
+                assert!(report["min_us"].as_f64().unwrap() > 0.0, "{report}");
+            }
+        }
+        for transport in ["rc", "uc", "ud"] {
+            let transport = ["--transport", transport, "--op", "send", "-n", "20", "-s", "100"];
+            let mut arguments = vec!["perf", "localhost", "--json", "--verify", "--depth", "1"];
+            arguments.extend(transport);
+            assert_eq!(results(&server.ask(&arguments).ok())[0]["verified"], true);
+        }
+    }
+}
+
+fn has_ipv6() -> bool {
+    TcpListener::bind("[::1]:0").is_ok()
 }
 
 /// What a server answers to `said`, line by line; it must survive all of it.

@@ -4,15 +4,20 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use ironverbs::Mtu;
 use ironverbs::raw::Host;
+use ironverbs::{Devices, Mtu, Rc, cm};
 
 use super::lane::Lane;
 use super::place::Place;
 use super::progress::Progress;
 use super::protocol::*;
 use super::server::PlaceArgs;
+use super::stream::{Connected, Refusal, Stream};
 
+/// For an address to be resolved, or to answer by TCP.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Nobody listens there (IBA 12.6.7.2).
+const NOBODY: u16 = 8;
 /// For the server's answers; it may have memory to set up.
 const ANSWER: Duration = Duration::from_secs(30);
 /// After so long without a completion something is wrong that no timer of the QP has noticed.
@@ -51,9 +56,10 @@ pub(crate) struct Outcome {
 
 impl Session {
     pub(crate) fn connect(host: &Host, name: &str, args: &PlaceArgs) -> Result<Session, String> {
-        let stream = dial(name, args.port)?;
-        let mut talk = Talk::new(stream).map_err(|e| e.to_string())?;
-        let say = |e: TalkError| format!("{name} port {}: {e}", args.port);
+        let stream = dial(host, name, args)?;
+        let (local, peer) = stream.addresses().map_err(|e| e.to_string())?;
+        let mut talk = Talk::new(stream);
+        let say = |e: TalkError| format!("{name} port {}: {e}", args.port());
         talk.send(&hello()).map_err(say)?;
         let theirs = match talk.receive(Duration::from_secs(10)).map_err(say)? {
             Message::Welcome { program, protocol, version, mtu } => {
@@ -62,8 +68,6 @@ impl Session {
             }
             other => return Err(say(unexpected(&other))),
         };
-        let local = talk.stream().local_addr().map_err(|e| e.to_string())?.ip();
-        let peer = talk.stream().peer_addr().map_err(|e| e.to_string())?.ip();
         let place = Place::find(host, local, peer, args.device.as_deref(), args.gid_index)?;
         let mtu = place.mtu.min(theirs);
         Ok(Session { talk, place, mtu })
@@ -96,22 +100,54 @@ fn unexpected(message: &Message) -> TalkError {
     TalkError::Unexpected { what: what.chars().take(80).collect() }
 }
 
-fn dial(name: &str, port: u16) -> Result<TcpStream, String> {
+/// Connects to the first of the name's addresses where somebody listens.
+fn dial(host: &Host, name: &str, args: &PlaceArgs) -> Result<Stream, String> {
+    let port = args.port();
     let addresses: Vec<SocketAddr> =
         (name, port).to_socket_addrs().map_err(|e| format!("{name}: {e}"))?.collect();
     let mut error = format!("{name} has no address");
     for address in addresses {
-        match TcpStream::connect_timeout(&address, Duration::from_secs(10)) {
+        let stream = if args.tcp { by_tcp(address) } else { by_cm(host, address) };
+        match stream {
             Ok(stream) => return Ok(stream),
-            Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
-                error = format!(
-                    "{name} port {port}: connection refused: start `ironverbs perf --server --port {port}` there"
-                );
-            }
-            Err(e) => error = format!("{name} port {port}: {e}"),
+            Err(why) => error = format!("{name} port {port}: {why}"),
         }
     }
     Err(error)
+}
+
+fn by_tcp(address: SocketAddr) -> Result<Stream, String> {
+    let stream = TcpStream::connect_timeout(&address, PATIENCE);
+    stream.and_then(Stream::tcp).map_err(|e| match e.kind() {
+        std::io::ErrorKind::ConnectionRefused => refused(address),
+        _ => e.to_string(),
+    })
+}
+
+/// By the connection manager: the kernel's route to the address says which device it is.
+fn by_cm(host: &Host, address: SocketAddr) -> Result<Stream, String> {
+    let devices = Devices::from(host.clone());
+    let route =
+        cm::resolve::<Rc>(&devices, None, address, PATIENCE).and_then(|pending| pending.wait());
+    let route = route.map_err(|e| e.to_string())?;
+    let udp = host.config().udp_port.value;
+    match Connected::connect(route) {
+        Ok(connected) => Ok(Stream::Cm(Box::new(connected))),
+        Err(Refusal::Cm(cm::Error::Rejected { reason: NOBODY, .. })) => Err(refused(address)),
+        Err(Refusal::Cm(error)) => Err(error.to_string()),
+        Err(Refusal::Device(error)) => Err(error.to_string()),
+        Err(Refusal::Silent(time)) => Err(format!(
+            "no answer within {} s: nothing there answers on UDP port {udp}; start `ironverbs perf --server --port {}` \
+             there, and see that UDP port {udp} is let through",
+            time.as_secs(),
+            address.port()
+        )),
+    }
+}
+
+fn refused(address: SocketAddr) -> String {
+    let port = address.port();
+    format!("connection refused: start `ironverbs perf --server --port {port}` there")
 }
 
 /// A test under way.

@@ -1,10 +1,11 @@
-//! What the two sides tell each other over TCP: one JSON object a line.
+//! What the two sides tell each other: one JSON object a line.
 
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::io;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+
+use super::stream::Stream;
 
 /// Raised with every change that an older peer would misunderstand.
 pub(crate) const PROTOCOL: u32 = 1;
@@ -189,30 +190,26 @@ pub(crate) enum TalkError {
     Peer(String),
 }
 
-/// The TCP connection.
+/// The conversation.
 pub(crate) struct Talk {
-    stream: TcpStream,
+    stream: Stream,
     buffer: Vec<u8>,
     closed: bool,
 }
 
 impl Talk {
-    pub(crate) fn new(stream: TcpStream) -> io::Result<Talk> {
-        stream.set_nodelay(true)?;
-        // A peer that stops reading must not hold us for ever.
-        stream.set_write_timeout(Some(Duration::from_secs(10)))?;
-        Ok(Talk { stream, buffer: Vec::new(), closed: false })
+    pub(crate) fn new(stream: Stream) -> Talk {
+        Talk { stream, buffer: Vec::new(), closed: false }
     }
 
-    pub(crate) fn stream(&self) -> &TcpStream {
+    pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }
 
     pub(crate) fn send(&mut self, message: &Message) -> Result<(), TalkError> {
         let mut line = serde_json::to_vec(message).map_err(io::Error::from)?;
         line.push(b'\n');
-        self.stream.set_nonblocking(false)?;
-        self.stream.write_all(&line)?;
+        self.stream.send(&line)?;
         Ok(())
     }
 
@@ -232,9 +229,7 @@ impl Talk {
             if left.is_zero() {
                 return Ok(None);
             }
-            self.stream.set_nonblocking(false)?;
-            self.stream.set_read_timeout(Some(left))?;
-            self.fill()?;
+            self.fill(left)?;
         }
     }
 
@@ -243,24 +238,12 @@ impl Talk {
         if let Some(message) = self.take_line()? {
             return Ok(Some(message));
         }
-        self.stream.set_nonblocking(true)?;
-        self.fill()?;
+        self.fill(Duration::ZERO)?;
         self.take_line()
     }
 
-    fn fill(&mut self) -> Result<(), TalkError> {
-        let mut chunk = [0; 4096];
-        match self.stream.read(&mut chunk) {
-            Ok(0) => self.closed = true,
-            Ok(n) => self.buffer.extend_from_slice(chunk.get(..n).unwrap_or_default()),
-            Err(e) => match e.kind() {
-                io::ErrorKind::WouldBlock
-                | io::ErrorKind::TimedOut
-                | io::ErrorKind::Interrupted => {}
-                io::ErrorKind::ConnectionReset => self.closed = true,
-                _ => return Err(e.into()),
-            },
-        }
+    fn fill(&mut self, patience: Duration) -> Result<(), TalkError> {
+        self.closed |= !self.stream.receive(&mut self.buffer, patience)?;
         Ok(())
     }
 

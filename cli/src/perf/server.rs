@@ -3,20 +3,24 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
+use ironverbs::cm::{self, Listener};
 use ironverbs::raw::Host;
-use ironverbs::{Gid, Mtu};
+use ironverbs::raw::cm::CmError;
+use ironverbs::{Devices, Gid, Mtu, Rc};
 
 use super::lane::Lane;
 use super::place::Place;
 use super::protocol::*;
+use super::stream::{Connected, Refusal, Stream};
 
 /// How and where to listen.
 #[derive(clap::Args)]
 pub(crate) struct ServerArgs {
-    /// Serve clients instead of being one
-    #[arg(long, short = 'S')]
+    /// Serve clients instead of being one, those of the connection manager and those of TCP
+    #[arg(long, short = 'S', visible_alias = "listen")]
     pub(crate) server: bool,
     /// Server: address to listen on [default: all]
     #[arg(long, value_name = "ADDRESS", requires = "server", conflicts_with = "host")]
@@ -29,15 +33,25 @@ pub(crate) struct ServerArgs {
 /// Which device and GID to use.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct PlaceArgs {
-    /// TCP port to meet on
-    #[arg(long, short = 'p', default_value_t = 18516)]
-    pub(crate) port: u16,
-    /// Device [default: the one that has the address of the TCP connection]
+    /// Port to meet on [default: 18516; with --rping 7174]
+    #[arg(long, short = 'p')]
+    pub(crate) port: Option<u16>,
+    /// Client: meet over TCP instead of through the connection manager
+    #[arg(long)]
+    pub(crate) tcp: bool,
+    /// Device [default: the one that has the address of the connection]
     #[arg(long, short = 'd', value_name = "NAME")]
     pub(crate) device: Option<String>,
-    /// Index of the source GID [default: that of the TCP connection's address]
+    /// Index of the source GID [default: that of the connection's address]
     #[arg(long, short = 'g', value_name = "INDEX")]
     pub(crate) gid_index: Option<u32>,
+}
+
+impl PlaceArgs {
+    /// The port to meet on.
+    pub(crate) fn port(&self) -> u16 {
+        self.port.unwrap_or(18516)
+    }
 }
 
 /// Sessions at once; the next client is told to come again.
@@ -48,56 +62,154 @@ const IDLE: Duration = Duration::from_secs(3600);
 const SPIN: Duration = Duration::from_millis(20);
 /// How long it is left at a time.
 const NAP: Duration = Duration::from_millis(20);
-/// How often the TCP connection is looked at during a test.
+/// How often the connection is looked at during a test.
 const LOOK: Duration = Duration::from_millis(1);
 /// For a greeting.
 const PROMPT: Duration = Duration::from_secs(5);
 
+/// Who calls.
+enum Caller {
+    Tcp(TcpStream),
+    Cm(cm::Request<Rc>),
+}
+
+impl Caller {
+    fn peer(&self) -> String {
+        let peer = match self {
+            Caller::Tcp(stream) => stream.peer_addr().ok(),
+            Caller::Cm(request) => Some(request.peer_addr()),
+        };
+        peer.map_or("a client".to_owned(), |peer| peer.ip().to_canonical().to_string())
+    }
+
+    fn talk(self) -> Result<Talk, String> {
+        let stream = match self {
+            Caller::Tcp(stream) => Stream::tcp(stream).map_err(|e| e.to_string())?,
+            Caller::Cm(request) => match Connected::accept(request) {
+                Ok(connected) => Stream::Cm(Box::new(connected)),
+                Err(Refusal::Cm(error)) => return Err(error.to_string()),
+                Err(Refusal::Device(error)) => return Err(error.to_string()),
+                Err(Refusal::Silent(_)) => return Err("it went away".to_owned()),
+            },
+        };
+        Ok(Talk::new(stream))
+    }
+}
+
 pub(crate) fn serve(host: &Host, args: &ServerArgs, place: &PlaceArgs) -> Result<(), String> {
-    let listener = listen(args.bind, place.port)?;
-    let local = listener.local_addr().map_err(|e| e.to_string())?;
+    let (tcp, connections) = listen_twice(host, args.bind, place.port())?;
+    let local = tcp.local_addr().map_err(|e| e.to_string())?;
     say!("listening on {} port {}", local.ip(), local.port());
+    let (sender, callers) = mpsc::channel();
+    let other = sender.clone();
+    std::thread::spawn(move || take_tcp(&tcp, &sender));
+    if let Some(mut connections) = connections {
+        std::thread::spawn(move || take_connections(&mut connections, &other));
+    }
     let sessions = Arc::new(AtomicUsize::new(0));
     loop {
-        let (stream, peer) = match listener.accept() {
-            Ok(accepted) => accepted,
-            Err(e) if e.kind() == std::io::ErrorKind::ConnectionAborted => continue,
-            Err(e) if args.keep => {
-                crate::warn(format_args!("cannot accept: {e}"));
-                // Out of descriptors: until sessions end there is nothing better to do.
-                std::thread::sleep(Duration::from_millis(100));
-                continue;
-            }
-            Err(e) => return Err(format!("cannot accept: {e}")),
-        };
+        let caller: Caller = callers.recv().map_err(|e| e.to_string())??;
+        let peer = caller.peer();
         if !args.keep {
-            return session(host, stream, place).map_err(|e| format!("{}: {e}", shown(peer)));
+            return session(host, caller, place).map_err(|e| format!("{peer}: {e}"));
         }
         if sessions.fetch_add(1, Ordering::AcqRel) >= MAX_SESSIONS {
             sessions.fetch_sub(1, Ordering::AcqRel);
-            refuse(stream, "too many clients at once; try again later");
+            refuse(caller, "too many clients at once; try again later");
             continue;
         }
         let (host, place, count) = (host.clone(), place.clone(), sessions.clone());
         std::thread::spawn(move || {
-            if let Err(e) = session(&host, stream, &place) {
-                crate::warn(format_args!("{}: {e}", shown(peer)));
+            if let Err(e) = session(&host, caller, &place) {
+                crate::warn(format_args!("{peer}: {e}"));
             }
             count.fetch_sub(1, Ordering::AcqRel);
         });
     }
 }
 
-fn shown(peer: SocketAddr) -> IpAddr {
-    peer.ip().to_canonical()
+/// Until nobody wants to know any more.
+fn take_tcp(listener: &TcpListener, callers: &Sender<Result<Caller, String>>) {
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                if callers.send(Ok(Caller::Tcp(stream))).is_err() {
+                    return;
+                }
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionAborted => {}
+            Err(e) => {
+                crate::warn(format_args!("cannot accept: {e}"));
+                // Out of descriptors: until sessions end there is nothing better to do.
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+}
+
+fn take_connections(listener: &mut Listener<Rc>, callers: &Sender<Result<Caller, String>>) {
+    loop {
+        match listener.next().and_then(|pending| pending.wait()) {
+            Ok(request) => {
+                if callers.send(Ok(Caller::Cm(request))).is_err() {
+                    return;
+                }
+            }
+            Err(cm::Error::DeviceGone) => {
+                let _ = callers.send(Err("the device is gone".to_owned()));
+                return;
+            }
+            Err(e) => {
+                crate::warn(format_args!("cannot accept: {e}"));
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+}
+
+/// The same port of TCP and of the connection manager. Without a device there is only TCP, whose clients are told why.
+fn listen_twice(
+    host: &Host,
+    bind: Option<IpAddr>,
+    port: u16,
+) -> Result<(TcpListener, Option<Listener<Rc>>), String> {
+    /// A port that is free in one may be taken in the other.
+    const TRIES: u32 = 100;
+    let devices = Devices::from(host.clone());
+    if devices.list().map_err(|e| e.to_string())?.is_empty() {
+        return Ok((listen(bind, port)?, None));
+    }
+    let connections = |port| {
+        let address = SocketAddr::new(bind.unwrap_or(Ipv6Addr::UNSPECIFIED.into()), port);
+        Listener::bind(&devices, address, 0)
+    };
+    if port != 0 {
+        // Who sees that TCP is listened on finds the other, too.
+        let connections = connections(port).map_err(|e| match e {
+            cm::Error::Refused(CmError::AddrInUse { .. }) => in_use(port),
+            e => format!("cannot listen for connections: {e}"),
+        })?;
+        return Ok((listen(bind, port)?, Some(connections)));
+    }
+    let mut tries = 0;
+    loop {
+        let tcp = listen(bind, port)?;
+        match connections(tcp.local_addr().map_err(|e| e.to_string())?.port()) {
+            Ok(listener) => return Ok((tcp, Some(listener))),
+            Err(_) if tries < TRIES => tries += 1,
+            Err(e) => return Err(format!("cannot listen for connections: {e}")),
+        }
+    }
+}
+
+fn in_use(port: u16) -> String {
+    format!("port {port} is in use (another server?); choose one with --port on both sides")
 }
 
 fn listen(bind: Option<IpAddr>, port: u16) -> Result<TcpListener, String> {
     let explain = |address: IpAddr| {
         move |e: std::io::Error| match e.kind() {
-            std::io::ErrorKind::AddrInUse => format!(
-                "TCP port {port} is in use (another server?); choose one with --port on both sides"
-            ),
+            std::io::ErrorKind::AddrInUse => in_use(port),
             _ => format!("cannot listen on {address} port {port}: {e}"),
         }
     };
@@ -117,14 +229,14 @@ fn listen(bind: Option<IpAddr>, port: u16) -> Result<TcpListener, String> {
     }
 }
 
-fn refuse(stream: TcpStream, why: &str) {
-    if let Ok(mut talk) = Talk::new(stream) {
+fn refuse(caller: Caller, why: &str) {
+    if let Ok(mut talk) = caller.talk() {
         let _ = talk.send(&Message::Error { message: why.to_owned() });
     }
 }
 
-fn session(host: &Host, stream: TcpStream, args: &PlaceArgs) -> Result<(), String> {
-    let mut talk = Talk::new(stream).map_err(|e| e.to_string())?;
+fn session(host: &Host, caller: Caller, args: &PlaceArgs) -> Result<(), String> {
+    let mut talk = caller.talk()?;
     let result = converse(host, &mut talk, args);
     if let Err(message) = &result {
         let _ = talk.send(&Message::Error { message: message.clone() });
@@ -140,9 +252,8 @@ fn converse(host: &Host, talk: &mut Talk, args: &PlaceArgs) -> Result<(), String
         }
         other => return Err(unexpected(&other)),
     }
-    let (local, peer) = (talk.stream().local_addr(), talk.stream().peer_addr());
-    let (local, peer) = (local.map_err(|e| e.to_string())?, peer.map_err(|e| e.to_string())?);
-    let place = Place::find(host, local.ip(), peer.ip(), args.device.as_deref(), args.gid_index)?;
+    let (local, peer) = talk.stream().addresses().map_err(|e| e.to_string())?;
+    let place = Place::find(host, local, peer, args.device.as_deref(), args.gid_index)?;
     let Message::Hello { program, protocol, version } = hello() else { return Ok(()) };
     let welcome = Message::Welcome { program, protocol, version, mtu: place.mtu as u8 };
     talk.send(&welcome).map_err(say)?;

@@ -129,6 +129,16 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
             });
         }
     }
+    for (name, places, address) in [
+        ("one-host-v4", [&alone, &alone], "127.0.0.1"),
+        ("one-host-v6", [&alone, &alone], "::1"),
+        ("two-hosts-v4", [&joined.a, &joined.b], Joined::address(End::A, Family::V4)),
+        ("two-hosts-v6", [&joined.a, &joined.b], Joined::address(End::A, Family::V6)),
+    ] {
+        cases.case(format!("ironverbs-ping-rping-{name}"), seconds(60), |case| {
+            ping_rping(case, &root, places, address)
+        });
+    }
     for family in Family::BOTH {
         let address = Joined::address(End::A, family);
         let places = [&joined.a, &joined.b];
@@ -222,6 +232,27 @@ fn mckey(
     let send = format!("mckey -m {group} -b @ -s");
     case.run(&from.within(program(user, &send, sender)))?;
     listening.wait(case.deadline())?.success().map(drop)
+}
+
+/// Our client with the server of rping.
+fn ping_rping(
+    case: &mut Case,
+    user: &User,
+    [server, client]: [&Namespace; 2],
+    address: &str,
+) -> Outcome {
+    let listening = case.start(&server.within(program(user, "rping -s -v -a @", address)))?;
+    let ping = ["ping", address, "--rping", "-c", "5", "-i", "0.01"];
+    let ping = client.within(user.command().args(ping));
+    let started = Instant::now();
+    while !served_by(case, &ping, started + START)? {
+        pause();
+    }
+    let output = listening.wait(case.deadline())?.output;
+    match output.contains("server ping data: rdma-ping-4") {
+        true => Ok(()),
+        false => Err("rping's server did not see the fifth message".into()),
+    }
 }
 
 fn qperf(case: &mut Case, user: &User, place: &Namespace, test: &str) -> Outcome {
