@@ -94,6 +94,10 @@ fn server_process() {
     let end = End::new(port.parse().unwrap(), path);
     let mut listener = CmId::new(&end.channel, PortSpace::Tcp, None).unwrap();
     listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    if how.starts_with("late") {
+        println!("\n@{}", listener.local_addr().unwrap());
+        std::thread::sleep(Duration::from_millis(300));
+    }
     listener.listen(0).unwrap();
     println!("\n@{}", listener.local_addr().unwrap());
     let mut ids = Vec::new();
@@ -208,6 +212,19 @@ fn who_was_accepted_may_come_again_before_the_server_listens_again() {
         server.said.next().expect("it listens no more");
         let _second = end.connect(server.to);
         let _third = end.connect(server.to);
+    }
+}
+
+/// qperf's server tells its client the port and listens then.
+#[test]
+fn who_comes_to_a_bound_port_waits_for_the_listener() {
+    for (n, (path, how)) in
+        [(DataPath::Auto, "late"), (DataPath::Wire, "late-wire")].into_iter().enumerate()
+    {
+        let port = port(7 + n as u16);
+        let server = Server::start(port, how);
+        let end = End::new(port, path);
+        let _connection = end.connect(server.to);
     }
 }
 

@@ -1,9 +1,10 @@
 //! Requests to a port on which nobody listens yet.
 //!
-//! Programs meet a second time at a port that the server has to bind anew (perftest with `-R`). Through a kernel the
-//! client is slow enough; here its request may be there first. So a request without a listener waits for one if
-//! it comes from where a connection to that port was accepted a moment ago. It waits in the process that accepted it,
-//! whose listening hands it on. Everybody else is refused at once.
+//! Programs meet a second time at a port that the server has to bind anew (perftest with `-R`), or tell their port before
+//! they listen on it (qperf). Through a kernel the client is slow enough; here its request may be there first. So a
+//! request without a listener waits for one if the port is bound, or if it comes from where a connection to that port was
+//! accepted a moment ago. It waits in the process that has the port, or accepted, whose listening hands it on.
+//! Everybody else is refused at once.
 
 use std::collections::VecDeque;
 
@@ -94,31 +95,37 @@ impl Session<'_> {
     }
 
     fn may_wait(&mut self, path: &Path, mad: &Mad) -> bool {
-        let Grace { waiting, known } = &self.core.grace;
-        if known.is_empty() || waiting.len() >= MOST {
+        if self.core.grace.waiting.len() >= MOST {
             return false;
         }
+        let Some((service, port)) = self.is_early(path, mad) else { return false };
+        let bound = self
+            .host
+            .registry()
+            .is_some_and(|registry| registry.bound(service.0, &path.dst) == Some(registry.slot()));
         let now = self.host.now();
-        let Some(port) = self.is_early(path, mad) else { return false };
-        let known = &self.core.grace.known;
-        known.iter().any(|known| (known.peer, known.port) == (path.src, port) && now < known.until)
+        let mut known = self.core.grace.known.iter();
+        bound
+            || known.any(|known| (known.peer, known.port) == (path.src, port) && now < known.until)
     }
 
-    /// The port, if it is a request for one that nobody listens on. In a simulation who listens is known to each Host
+    /// The service and its port, if it is a request for one that nobody listens on. In a simulation who listens is known to each Host
     /// alone.
-    fn is_early(&self, path: &Path, mad: &Mad) -> Option<u16> {
+    fn is_early(&self, path: &Path, mad: &Mad) -> Option<(ServiceId, u16)> {
         let registry = self.host.registry()?;
         let Destination::ServiceId(service) = destination(mad) else { return None };
         let (_, port) = service.port()?;
-        registry.listener(service.0, &path.dst).is_none().then_some(port)
+        registry.listener(service.0, &path.dst).is_none().then_some((service, port))
     }
 }
 
-/// Where a request that nobody listens for may wait: with who listened there, or has the port in another space.
+/// Where a request that nobody listens for may wait: with who has the port, listened there, or has it in another space.
 pub(super) fn waits_with(registry: &Registry, service: ServiceId, dst: &Gid) -> Option<u16> {
     let (_, port) = service.port()?;
     let spaces = [PortSpace::Tcp, PortSpace::Udp, PortSpace::Ib, PortSpace::Ipoib];
     let same = [service].into_iter().chain(spaces.map(|space| ServiceId::of_port(space, port)));
     let mut ids = same.map(|service| service.0);
-    ids.find_map(|id| registry.listener(id, dst).or_else(|| registry.former_listener(id, dst)))
+    registry.bound(service.0, dst).or_else(|| {
+        ids.find_map(|id| registry.listener(id, dst).or_else(|| registry.former_listener(id, dst)))
+    })
 }

@@ -124,13 +124,23 @@ impl Registry {
 
     /// The slot of the process that listens for a service of the connection manager at an address of this host.
     pub(crate) fn listener(&self, service: u64, dst: &Gid) -> Option<u16> {
+        self.holder(service, dst, true)
+    }
+
+    /// The slot of a process that has the port of a service without listening on it.
+    pub(crate) fn bound(&self, service: u64, dst: &Gid) -> Option<u16> {
+        self.holder(service, dst, false)
+    }
+
+    fn holder(&self, service: u64, dst: &Gid, listens: bool) -> Option<u16> {
         let member = self.member()?;
         let service = u32::try_from(service).ok()?;
-        let listens = |entry: &Entry| {
-            entry.claim.service == service && entry.claim.listens && member.is_current(entry)
+        let holds = |entry: &Entry| {
+            let Claim { service: of, listens: does, .. } = entry.claim;
+            of == service && does == listens && member.is_current(entry)
         };
         let entries = window(service).filter_map(|at| member.group.table.port(at));
-        best(entries.filter(listens), dst)
+        best(entries.filter(holds), dst)
     }
 
     /// The slot of a process that lives and listened for a service some time ago.
