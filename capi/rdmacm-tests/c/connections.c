@@ -344,6 +344,38 @@ static void destruction_waits_for_acknowledgements(void)
 	EQUAL(rdma_ack_cm_event(event), -1);
 }
 
+static void *acknowledge_late(void *event)
+{
+	usleep(1500000);
+	EQUAL(rdma_ack_cm_event(event), 0);
+	return NULL;
+}
+
+/* With IRONVERBS_EXPLAIN=1 whoever waits is told what for; the caller looks at stderr. */
+static void destruction_says_what_it_waits_for(void)
+{
+	struct end e = end_of(RDMA_PS_TCP);
+	EQUAL(rdma_resolve_addr(e.id, NULL, loopback(htons(1)), 2000), 0);
+	struct rdma_cm_event *event = next(&e, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+	pthread_t thread;
+	EQUAL(pthread_create(&thread, NULL, acknowledge_late, event), 0);
+	EQUAL(rdma_destroy_id(e.id), 0);
+	EQUAL(pthread_join(thread, NULL), 0);
+}
+
+static void refusal_of_options(void)
+{
+	struct end client = end_of(RDMA_PS_TCP), server = listener(RDMA_PS_TCP);
+	struct rdma_cm_event *event = request(&client, &server, NULL);
+	EQUAL(rdma_reject_ece(event->id, "other options", 13), 0);
+	EQUAL(rdma_ack_cm_event(event), 0);
+	/* "Vendor option is not supported" (IBA 12.6.7.2). */
+	event = next(&client, RDMA_CM_EVENT_REJECTED, 35);
+	EQUAL(event->param.conn.private_data_len, 148);
+	CHECK(!strcmp(event->param.conn.private_data, "other options"));
+	EQUAL(rdma_ack_cm_event(event), 0);
+}
+
 static void a_thousand_rounds(void)
 {
 	struct end server = listener(RDMA_PS_TCP);
@@ -370,6 +402,8 @@ static const struct test tests[] = {
 	TEST(without_a_queue_pair),
 	TEST(datagrams),
 	TEST(destruction_waits_for_acknowledgements),
+	TEST(destruction_says_what_it_waits_for),
+	TEST(refusal_of_options),
 	TEST(a_thousand_rounds),
 };
 MAIN(tests)

@@ -47,6 +47,21 @@ ironverbs_capi_ibverbs_tests::programs! {
         without_a_queue_pair
         datagrams
         destruction_waits_for_acknowledgements
+        destruction_says_what_it_waits_for
+        refusal_of_options
         a_thousand_rounds
+    }
+}
+
+#[test]
+fn who_waits_for_acknowledgements_says_so() {
+    let program = ironverbs_capi_rdmacm_tests::build_program("connections", scratch());
+    let mut command = on_libraries(&program, scratch());
+    let command = command.arg("destruction_says_what_it_waits_for").env("IRONVERBS_EXPLAIN", "1");
+    let output = command.output().expect("the program starts");
+    assert!(output.status.success(), "{}", text(&output));
+    let said = String::from_utf8_lossy(&output.stderr);
+    for part in ["rdma_destroy_id of id 1 (Tcp", "RDMA_CM_EVENT_ADDR_RESOLVED"] {
+        assert!(said.contains(part), "{part}: {said}");
     }
 }

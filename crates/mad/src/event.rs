@@ -87,6 +87,8 @@ pub enum Disconnect {
     NoAnswer,
     /// The peer holds no such connection.
     Rejected(RejReason),
+    /// The peer was known to be gone ([`Cm::lose`](crate::Cm::lose)).
+    Lost,
 }
 
 /// A REQ, from our point of view.

@@ -181,6 +181,10 @@ fn who_is_connected_to_a_killed_process_is_disconnected() {
             end.expect(CmEventKind::Disconnected);
         }
         eprintln!("{how}: told after {:?}", start.elapsed());
+        // Its packets may be under way for a while.
+        for _ in &connections {
+            end.expect(CmEventKind::TimewaitExit);
+        }
         for (id, _) in &connections {
             id.disconnect().unwrap();
         }

@@ -1,10 +1,10 @@
 //! What we put on the wire, seen by decoders that are not ours.
 
-use super::{Cases, seconds, wire};
+use super::{Cases, build, seconds, wire};
 use crate::demo;
 use crate::netns::{End, Family, Joined, Namespace};
 use crate::pair::{Kind, Pingpong, User};
-use crate::process::{Outcome, Program, Running};
+use crate::process::{Outcome, Program, Running, pause};
 use crate::suite::case::Case;
 use crate::tree;
 use std::fs;
@@ -12,6 +12,7 @@ use std::path::Path;
 
 pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     let user = User::own();
+    cases.case("cm-every-message", seconds(300), every_message);
     for family in Family::BOTH {
         let joined = Joined::new(9000)?;
         for end in [End::A, End::B] {
@@ -39,6 +40,8 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
                 })
             });
         }
+        let cm = format!("cm-{}", family.name());
+        cases.case(cm, seconds(120), |case| connections(case, &joined, &user, family));
         for operation in demo::OPERATIONS {
             cases.case(format!("perf-{operation}-{}", family.name()), seconds(120), |case| {
                 captured(case, &joined.a, |case| {
@@ -56,6 +59,73 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
                     .map(drop)
                 })
             });
+        }
+    }
+    Ok(())
+}
+
+/// Attribute IDs of communication management (IBA 12.6), as tshark shows them.
+const REQ: &str = "0x0010";
+const MRA: &str = "0x0011";
+const REJ: &str = "0x0012";
+const REP: &str = "0x0013";
+const RTU: &str = "0x0014";
+const DREQ: &str = "0x0015";
+const DREP: &str = "0x0016";
+const SIDR_REQ: &str = "0x0017";
+const SIDR_REP: &str = "0x0018";
+const LAP: &str = "0x0019";
+const APR: &str = "0x001a";
+
+/// Each message that our connection manager can send, some of which take a peer that asks for them.
+fn every_message(case: &mut Case) -> Outcome {
+    let file = case.file("pcap");
+    let path = file.display().to_string();
+    let program = Program::new("cargo")
+        .args(["test", "--package=ironverbs-mad", "--test=it", "every_message_is_sent"])
+        .env("IRONVERBS_PCAP", &path);
+    build::cargo_test(case, program)?;
+    well_formed(case, &path)?;
+    icrcs(case, &file)?;
+    let all = [REQ, MRA, REJ, REP, RTU, DREQ, DREP, SIDR_REQ, SIDR_REP, LAP, APR];
+    shows(case, &path, &all)
+}
+
+/// Connections and datagram services of unmodified programs.
+fn connections(case: &mut Case, joined: &Joined, user: &User, family: Family) -> Outcome {
+    let address = Joined::address(End::A, family);
+    let traffic = |case: &mut Case| {
+        // Somebody whom nobody listens for yet.
+        let client = || joined.b.within(user.runs("ucmatose").args(["-s", address]));
+        case.start(&client())?.wait(case.deadline())?;
+        for (name, server, client) in [("ucmatose", "-b", "-s"), ("udaddy", "-b", "-s")] {
+            let server = joined.a.within(user.runs(name).args([server, address]));
+            let client = joined.b.within(user.runs(name).args([client, address]));
+            let server = case.start(&server)?;
+            // Which comes again until the server is there.
+            while !case.start(&client)?.wait(case.deadline())?.status.success() {
+                pause();
+            }
+            server.wait(case.deadline())?.success()?;
+        }
+        Ok(())
+    };
+    captured(case, &joined.a, traffic)?;
+    let path = case.file("pcap").display().to_string();
+    shows(case, &path, &[REQ, REJ, REP, RTU, DREQ, DREP, SIDR_REQ, SIDR_REP])
+}
+
+/// tshark: there is a message with each of these attributes, and of the connection manager's class all are.
+fn shows(case: &mut Case, path: &str, attributes: &[&str]) -> Outcome {
+    let read = Program::new("tshark").args(["-r", path, "-Y", "infiniband.mad", "-T", "fields"]);
+    let fields = ["-e", "infiniband.mad.mgmtclass", "-e", "infiniband.mad.attributeid"];
+    let output = case.run(&read.args(fields).args(["-e", "_ws.col.Info"]))?;
+    let lines = || output.lines().filter_map(|line| line.strip_prefix("0x07\t"));
+    for attribute in attributes {
+        let of = |line: &&str| line.starts_with(attribute);
+        let line = lines().find(of).ok_or_else(|| format!("tshark sees no {attribute}"))?;
+        if !line.contains("CM: ") || line.contains("Unknown") {
+            return Err(format!("tshark does not know what {line:?} is").into());
         }
     }
     Ok(())

@@ -147,6 +147,22 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
             cases.case(name, seconds(60), |case| pair.run(case, &root, places, address));
         }
     }
+    // The kernel's tables: no route there; a host on the link that does not answer.
+    for (name, to, says) in [
+        ("no-route-v4", "10.99.0.1", "RDMA_CM_EVENT_ADDR_ERROR, error: -101"),
+        ("no-route-v6", "fd99::1", "RDMA_CM_EVENT_ADDR_ERROR, error: -101"),
+        ("no-neighbour-v4", "10.66.0.77", "RDMA_CM_EVENT_ADDR_ERROR, error: -110"),
+        ("no-neighbour-v6", "fd66::77", "RDMA_CM_EVENT_ADDR_ERROR, error: -110"),
+    ] {
+        cases.case(name, seconds(60), |case| {
+            let client = joined.b.within(root.runs("ucmatose").args(["-s", to]));
+            let finished = case.start(&client)?.wait(case.deadline())?;
+            if finished.status.success() {
+                return Err("it succeeded".into());
+            }
+            finished.says(says).map(drop)
+        });
+    }
     for (name, places, receiver, sender) in [
         ("mckey-loopback", [&alone, &alone], "127.0.0.1", "127.0.0.1"),
         (

@@ -14,6 +14,14 @@ pub(super) fn seeds(cases: &mut Cases<'_>) -> Outcome {
             build::cargo_test(case, program)
         });
     }
+    // Both sides' event channels over simulated Hosts; the profile of the unit tests, whose binary it is.
+    cases.case("connections", seconds(1200), |case| {
+        let program = Program::new("cargo")
+            .args(["test", "--package=ironverbs-soft", "--test=conformance"])
+            .arg("both_sides_agree_on_a_bad_network")
+            .env("IRONVERBS_SEEDS", "10000");
+        build::cargo_test(case, program)
+    });
     Ok(())
 }
 

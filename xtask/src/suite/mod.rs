@@ -252,6 +252,7 @@ const STEPS: [Step; 21] = [
         budget: seconds(120),
         needs: &[
             tools::IBVERBS_UTILS,
+            tools::RDMACM_UTILS,
             tools::IPROUTE,
             tools::ETHTOOL,
             tools::TSHARK,
@@ -306,7 +307,7 @@ const STEPS: [Step; 21] = [
     },
     Step {
         name: "seeds",
-        about: "10,000 seeds of random operations under loss, duplication, reordering and corruption",
+        about: "10,000 seeds of random operations and of connections under loss, duplication, reordering and corruption",
         budget: seconds(240),
         needs: &[],
         staged: false,

@@ -163,12 +163,12 @@ pub(crate) unsafe extern "C" fn reject(id: *mut rdma_cm_id, data: *const c_void,
 /// As for [`reject`].
 pub(crate) unsafe extern "C" fn reject_ece(
     id: *mut rdma_cm_id,
-    _data: *const c_void,
-    _len: u8,
+    data: *const c_void,
+    len: u8,
 ) -> c_int {
     fail::number("rdma_reject_ece", || {
         // SAFETY: the caller's promise.
-        unsafe { objects::find(id)? }.id.soft.reject_ece()?;
+        unsafe { objects::find(id)?.id.soft.reject_ece(bytes(data, len))? };
         Ok(0)
     })
 }

@@ -82,6 +82,18 @@ impl Cm {
         self.remove(conn.0);
     }
 
+    /// The peer of an established connection is known to be gone, by other signs than its silence: the connection has ended
+    /// and rests, without a word to anybody. False: it was not established, or rests already.
+    pub fn lose(&mut self, now: Instant, conn: ConnId) -> bool {
+        let found = self.conns.get_mut(conn.0);
+        let lost =
+            found.is_some_and(|conn| matches!(conn.state, State::Established | State::DreqSent(_)));
+        if lost {
+            self.enter_timewait(now, conn.0, Disconnect::Lost);
+        }
+        lost
+    }
+
     /// Sends a REJ, and if the peer may yet ask again, keeps it for then.
     fn refuse(&mut self, now: Instant, id: u32, rej: Rej) {
         let Some(conn) = self.conns.get_mut(id) else { return };

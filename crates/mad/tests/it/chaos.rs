@@ -259,6 +259,7 @@ impl Programs {
                         assert!(self.records[side][&conn].ended, "{text}");
                     }
                     Disconnect::Rejected(_) => {}
+                    Disconnect::Lost => panic!("nobody said that a peer is gone: {text}"),
                 }
                 (conn, &[Phase::Up], Phase::Down)
             }

@@ -3,6 +3,7 @@
 mod captures;
 mod chaos;
 mod connections;
+mod decoders;
 mod endings;
 mod fabric;
 mod hostile;

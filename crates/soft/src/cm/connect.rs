@@ -228,10 +228,13 @@ impl CmId {
     }
 
     /// Refuses a request because of the peer's options (rdma_reject_ece(3)).
-    pub fn reject_ece(&self) -> Result<(), CmError> {
+    ///
+    /// # Errors
+    /// As [`CmId::reject`].
+    pub fn reject_ece(&self, private_data: &[u8]) -> Result<(), CmError> {
         /// "Vendor option is not supported" (IBA 12.6.7.2).
         const REASON: u16 = 35;
-        self.reject_because(RejReason::from_u16(REASON), &[])
+        self.reject_because(RejReason::from_u16(REASON), private_data)
     }
 
     fn reject_because(&self, reason: RejReason, data: &[u8]) -> Result<(), CmError> {

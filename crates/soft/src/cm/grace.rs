@@ -109,8 +109,8 @@ impl Session<'_> {
             || known.any(|known| (known.peer, known.port) == (path.src, port) && now < known.until)
     }
 
-    /// The service and its port, if it is a request for one that nobody listens on. In a simulation who listens is known to each Host
-    /// alone.
+    /// The service and its port, if it is a request for one that nobody listens on. In a simulation who listens is known to
+    /// each Host alone.
     fn is_early(&self, path: &Path, mad: &Mad) -> Option<(ServiceId, u16)> {
         let registry = self.host.registry()?;
         let Destination::ServiceId(service) = destination(mad) else { return None };

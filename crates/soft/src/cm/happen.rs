@@ -48,7 +48,7 @@ impl Session<'_> {
                     Disconnect::Peer(data) => (0, conn_param(&data[..])),
                     Disconnect::Confirmed(data) => (0, conn_param(&data[..])),
                     Disconnect::NoAnswer => (SILENT, EventParam::None),
-                    Disconnect::Rejected(_) => (0, EventParam::None),
+                    Disconnect::Rejected(_) | Disconnect::Lost => (0, EventParam::None),
                 };
                 let kind = CmEventKind::Disconnected;
                 self.changed(conn, Phase::Disconnected, kind, status, param);
@@ -187,13 +187,17 @@ impl Session<'_> {
             if !process.is_some_and(|process| dead.contains(&process)) {
                 continue;
             }
+            let now = self.now();
+            // What is over already goes on resting.
+            if phase == Phase::Disconnected || self.cm().lose(now, conn) {
+                continue;
+            }
             self.cm().abandon(conn);
             self.core.conns.remove(&conn);
             match phase {
                 Phase::Connected | Phase::Replied | Phase::Disconnecting => {
                     id.over(CmEventKind::Disconnected, 0, EventParam::None);
                 }
-                Phase::Disconnected => id.over(CmEventKind::TimewaitExit, 0, EventParam::None),
                 _ => id.over(CmEventKind::Unreachable, SILENT, EventParam::None),
             }
         }
@@ -293,13 +297,27 @@ impl Session<'_> {
 }
 
 impl CmId {
-    /// Tells, once, that its device is gone.
+    /// Tells, once each, that its device is gone, and that its address is another device's by now.
     pub(super) fn look_at_device(&self) {
         let mut state = self.state.lock();
-        let gone = state.place.as_ref().is_some_and(|place| !place.device.is_present());
-        if gone && !std::mem::replace(&mut state.removed, true) {
+        let Some(place) = state.place.as_ref() else { return };
+        let kind = if !place.device.is_present() {
+            CmEventKind::DeviceRemoval
+        } else if place.device.has_gid(&place.gid) {
+            state.moved = false;
+            return;
+        } else if address::known_place(self.inner(), &place.gid).is_some() {
+            CmEventKind::AddrChange
+        } else {
+            return;
+        };
+        let told = match kind {
+            CmEventKind::DeviceRemoval => &mut state.removed,
+            _ => &mut state.moved,
+        };
+        if !std::mem::replace(told, true) {
             drop(state);
-            self.raise(CmEventKind::DeviceRemoval, 0, EventParam::None);
+            self.raise(kind, 0, EventParam::None);
         }
     }
 

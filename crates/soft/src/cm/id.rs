@@ -84,6 +84,8 @@ pub(super) struct State {
     pub(super) joins: u64,
     /// It was told that its device is gone.
     pub(super) removed: bool,
+    /// It was told that its address is another device's.
+    pub(super) moved: bool,
 }
 
 impl State {
@@ -110,6 +112,7 @@ impl State {
             groups: Vec::new(),
             joins: 0,
             removed: false,
+            moved: false,
         }
     }
 }

@@ -261,3 +261,40 @@ fn ids_of_the_connection_manager_are_told() {
         drop((accepted, listener, anywhere));
     });
 }
+
+#[test]
+fn ids_are_told_when_their_address_moves() {
+    alone("removal::ids_are_told_when_their_address_moves", || {
+        two_cables();
+        let (a, _b) = (side("va", DataPath::Auto), side("vc", DataPath::Auto));
+        let channel = EventChannel::new(&a.host).unwrap();
+        let new = |address: &str| {
+            let id = CmId::new(&channel, PortSpace::Tcp, None).unwrap();
+            id.bind(address.parse().unwrap()).unwrap();
+            id
+        };
+        let (moved, stays, _anywhere) = (new("10.9.0.1:0"), new("10.9.2.1:0"), new("0.0.0.0:0"));
+        for (from, to) in [("va", "vc"), ("vc", "va"), ("va", "vc")] {
+            ip(&format!("address del 10.9.0.1/24 dev {from}"));
+            ip(&format!("address add 10.9.0.1/24 dev {to}"));
+            if to == "va" {
+                let device = moved.device().unwrap();
+                until("its address again", || {
+                    device
+                        .gids()
+                        .iter()
+                        .any(|(_, gid)| *gid == Gid::from_ip([10, 9, 0, 1].into()))
+                        .then_some(())
+                });
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+            let event = until("ADDR_CHANGE", || channel.try_next_event().unwrap());
+            assert_eq!((event.kind(), event.status()), (CmEventKind::AddrChange, 0));
+            assert!(Arc::ptr_eq(event.id(), &moved));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(channel.try_next_event().unwrap().is_none());
+        drop(stays);
+    });
+}

@@ -165,6 +165,12 @@ fn run(seed: u64) {
     for name in 0..CONNECTIONS {
         check(seed, name, &a.lives[&name], b.lives.get(&name));
     }
+    // Nobody but the programs has kept an id.
+    let ids = [&a, &b].into_iter().flat_map(|program| program.lives.values());
+    let ids: Vec<_> = ids.filter_map(|life| life.id.as_ref()).map(Arc::downgrade).collect();
+    drop((a, b, listener));
+    let left = ids.iter().filter(|id| id.upgrade().is_some()).count();
+    assert_eq!(left, 0, "seed {seed}: of {} ids some are left", ids.len());
 }
 
 fn count(life: &Life, kind: CmEventKind) -> usize {
