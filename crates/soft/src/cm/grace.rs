@@ -99,14 +99,18 @@ impl Session<'_> {
             return false;
         }
         let Some((service, port)) = self.is_early(path, mad) else { return false };
-        let bound = self
-            .host
-            .registry()
-            .is_some_and(|registry| registry.bound(service.0, &path.dst) == Some(registry.slot()));
+        let bound = self.host.registry().is_some_and(|registry| {
+            registry.bound(service.0, &self.address(path)) == Some(registry.slot())
+        });
         let now = self.host.now();
         let mut known = self.core.grace.known.iter();
         bound
             || known.any(|known| (known.peer, known.port) == (path.src, port) && now < known.until)
+    }
+
+    /// The address of this host that a request came to, as ports have it.
+    fn address(&self, path: &Path) -> Gid {
+        Gid::from_ip(self.host.ip_of(&path.dst))
     }
 
     /// The service and its port, if it is a request for one that nobody listens on. In a simulation who listens is known to
@@ -115,7 +119,7 @@ impl Session<'_> {
         let registry = self.host.registry()?;
         let Destination::ServiceId(service) = destination(mad) else { return None };
         let (_, port) = service.port()?;
-        registry.listener(service.0, &path.dst).is_none().then_some((service, port))
+        registry.listener(service.0, &self.address(path)).is_none().then_some((service, port))
     }
 }
 

@@ -168,14 +168,10 @@ fn addressee(host: &Inner, registry: &Registry, dst: &Gid, mad: &Mad) -> For {
     let slot = match destination(mad) {
         Destination::CommId(id) => Some(ironverbs_mad::slot_of(id, SLOT_BITS) as u16),
         // Who refuses where nobody listens, and nobody did, does not matter.
-        Destination::ServiceId(service) => registry
-            .listener(service.0, dst)
-            .or_else(|| grace::waits_with(registry, service, dst))
-            .or(Some(registry.slot())),
-        // Who refuses where nobody listens does not matter.
-        Destination::ServiceId(ServiceId(service)) => {
+        Destination::ServiceId(service) => {
             let address = Gid::from_ip(host.ip_of(dst));
-            Some(registry.listener(service, &address).unwrap_or(registry.slot()))
+            let waits = || grace::waits_with(registry, service, &address);
+            registry.listener(service.0, &address).or_else(waits).or(Some(registry.slot()))
         }
         Destination::Unknown => None,
     };
