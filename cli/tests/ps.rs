@@ -95,9 +95,10 @@ fn both_ends_of_a_connection_with_their_counters_running_or_stopped() {
     ]);
     let sent = |processes: &[Value]| {
         let process = processes.iter().find(|p| p["pid"] == client.id())?;
+        // One of its queue pairs carries what the two programs tell each other, the other one the traffic.
         let qps = process["qps"].as_array().unwrap();
-        let qp = qps.iter().find(|qp| qp["state"] == "RTS")?;
-        qp["counters"]["tx_messages"].as_u64()
+        let ready = qps.iter().filter(|qp| qp["state"] == "RTS");
+        ready.filter_map(|qp| qp["counters"]["tx_messages"].as_u64()).max()
     };
     until("traffic", || sent(&group.processes()).is_some_and(|messages| messages > 1000));
     let before = sent(&group.processes()).unwrap();

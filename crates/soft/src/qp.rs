@@ -747,6 +747,9 @@ impl Qp {
             state.transport.revoke_references(&mut Surroundings::of(self));
             state.gone = true;
             self.tell(&mut state);
+            if state.unpublished {
+                host.unpublished.forget(self);
+            }
         }
         self.send_cq.purge(self.qpn);
         self.recv_cq.purge(self.qpn);

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -26,6 +27,9 @@ fn processes(port: u16) -> Vec<ProcessStatus> {
     Observer::find(&options, uid).unwrap().map(|group| group.processes()).unwrap_or_default()
 }
 
+/// One test at a time: what shared memory one of them holds is of the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
+
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -36,6 +40,7 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
 
 #[test]
 fn queue_pairs_are_told_from_first_to_last() {
+    let _alone = ALONE.lock();
     let port = port(0);
     assert!(processes(port).is_empty());
     let (a, b) = (side(port), side(port));
@@ -50,6 +55,17 @@ fn queue_pairs_are_told_from_first_to_last() {
         done += a.poll().len() + b.poll().len();
         done == 10
     });
+    // What was counted is told soon, not at once.
+    let told = || {
+        let [of_a, of_b] = processes(port).try_into().ok()?;
+        let counters = |process: &ProcessStatus, qp: &Qp| {
+            process.qps.iter().find(|told| told.qpn == qp.qpn()).map(|told| told.counters)
+        };
+        let all =
+            counters(&of_a, &x) == Some(x.counters()) && counters(&of_b, &y) == Some(y.counters());
+        all.then_some(())
+    };
+    until("all that was counted", || told().is_some());
     let found = processes(port);
     let [of_a, of_b] = found.as_slice() else { panic!("{found:?}") };
     assert!(of_a.slot < of_b.slot);
@@ -75,6 +91,7 @@ fn queue_pairs_are_told_from_first_to_last() {
 
 #[test]
 fn ten_thousand_looks_at_many_queue_pairs_cost_no_memory() {
+    let _alone = ALONE.lock();
     let port = port(1);
     let side = side(port);
     let qps: Vec<_> = (0..600).map(|_| side.qp(QpType::Rc)).collect();
@@ -94,6 +111,7 @@ fn ten_thousand_looks_at_many_queue_pairs_cost_no_memory() {
 
 #[test]
 fn what_blocks_a_destroy_is_told() {
+    let _alone = ALONE.lock();
     let port = port(2);
     let side = side(port);
     let channel = side.context.create_channel().unwrap();

@@ -38,16 +38,30 @@ pub(crate) struct Unpublished {
 impl Default for Unpublished {
     fn default() -> Unpublished {
         // The data path adds to them, and is not to wait for memory.
-        let lists = [Vec::with_capacity(64), Vec::with_capacity(64)];
+        let lists = [Vec::with_capacity(Unpublished::MOST), Vec::with_capacity(Unpublished::MOST)];
         Unpublished { any: AtomicBool::new(false), lists: Mutex::new(lists) }
     }
 }
 
 impl Unpublished {
+    /// The thread that empties the lists may sleep long, and each entry keeps the memory of a QP.
+    const MOST: usize = 1024;
+
+    /// False: there is no room.
     #[cold]
-    fn add(&self, qp: Weak<Qp>) {
-        self.lists.lock()[0].push(qp);
-        self.any.store(true, Ordering::Release);
+    fn add(&self, qp: Weak<Qp>) -> bool {
+        let mut lists = self.lists.lock();
+        let room = lists[0].len() < Unpublished::MOST;
+        if room {
+            lists[0].push(qp);
+            self.any.store(true, Ordering::Release);
+        }
+        room
+    }
+
+    /// A QP that ends has nothing more to show.
+    pub(super) fn forget(&self, qp: &Qp) {
+        self.lists.lock()[0].retain(|other| !std::ptr::eq(other.as_ptr(), qp));
     }
 
     /// Shows it.
@@ -103,8 +117,10 @@ impl Qp {
             state.shown_state = state.transport.state();
             self.publish(state);
         } else if !state.unpublished {
-            state.unpublished = true;
-            self.host().unpublished.add(self.me.clone());
+            state.unpublished = self.host().unpublished.add(self.me.clone());
+            if !state.unpublished {
+                self.publish(state);
+            }
         }
     }
 
