@@ -112,6 +112,12 @@ impl Pd {
         self.context.inner()
     }
 
+    /// Whether anything can be made in it.
+    fn check(&self) -> Result<(), Error> {
+        self.context.check()?;
+        self.identity.check()
+    }
+
     /// Registers `len` bytes at `addr`, named `iova` onwards by users of the keys (ibv_reg_mr_iova(3)).
     ///
     /// # Errors
@@ -129,24 +135,21 @@ impl Pd {
         iova: u64,
         access: Access,
     ) -> Result<Arc<Mr>, Error> {
-        self.context.check()?;
-        self.identity.check()?;
+        self.check()?;
         // SAFETY: the caller promises what `register` asks for.
         unsafe { Mr::register(self, addr, len, iova, access) }
     }
 
     /// Makes a memory window, bound to nothing yet (ibv_alloc_mw(3)).
     pub fn alloc_mw(self: &Arc<Self>, kind: MwType) -> Result<Arc<Mw>, Error> {
-        self.context.check()?;
-        self.identity.check()?;
+        self.check()?;
         Mw::allocate(self, kind)
     }
 
     /// Makes a region that is nowhere: it reads as zeros, and what is written to it is forgotten
     /// (ibv_alloc_null_mr(3)). It has no use by its rkey.
     pub fn alloc_null_mr(self: &Arc<Self>) -> Result<Arc<Mr>, Error> {
-        self.context.check()?;
-        self.identity.check()?;
+        self.check()?;
         Mr::null(self)
     }
 
@@ -158,8 +161,7 @@ impl Pd {
         len: u64,
         access: Access,
     ) -> Result<Arc<Mr>, Error> {
-        self.context.check()?;
-        self.identity.check()?;
+        self.check()?;
         Mr::of_dm(self, dm, offset, len, access)
     }
 
@@ -176,8 +178,7 @@ impl Pd {
         iova: u64,
         access: Access,
     ) -> Result<Arc<Mr>, Error> {
-        self.context.check()?;
-        self.identity.check()?;
+        self.check()?;
         Mr::of_file(self, file, offset, len, iova, access)
     }
 
@@ -188,8 +189,7 @@ impl Pd {
     /// Fault for a key that is none of this domain, a range beyond its region, or memory that is not there.
     /// Denied where the region may not be written.
     pub fn prefetch(&self, range: &Sge, write: bool, populate: bool) -> Result<(), Error> {
-        self.context.check()?;
-        self.identity.check()?;
+        self.check()?;
         let len = u64::from(range.len);
         let regions = self.host().regions.read();
         let found = regions.local(self.handle(), range.lkey, range.addr, len, write);
@@ -207,15 +207,13 @@ impl Pd {
 
     /// Makes an address handle (ibv_create_ah(3)).
     pub fn create_ah(self: &Arc<Self>, attr: &AhAttr) -> Result<Arc<Ah>, Error> {
-        self.context.check()?;
-        self.identity.check()?;
+        self.check()?;
         Ah::new(self, attr)
     }
 
     /// Makes a shared receive queue (ibv_create_srq(3)).
     pub fn create_srq(self: &Arc<Self>, init: SrqInit) -> Result<Arc<Srq>, Error> {
-        self.context.check()?;
-        self.identity.check()?;
+        self.check()?;
         Srq::new(self, init)
     }
 
@@ -227,15 +225,13 @@ impl Pd {
         xrcd: &Arc<Xrcd>,
         cq: &Arc<Cq>,
     ) -> Result<Arc<Srq>, Error> {
-        self.context.check()?;
-        self.identity.check()?;
+        self.check()?;
         Srq::new_xrc(self, init, xrcd, cq)
     }
 
     /// Makes a queue pair in state RESET (ibv_create_qp(3)); those of type XRC_RECV are made by their XRC domain.
     pub fn create_qp(self: &Arc<Self>, init: &QpInit) -> Result<Arc<Qp>, Error> {
-        self.context.check()?;
-        self.identity.check()?;
+        self.check()?;
         Qp::new(self, init)
     }
 

@@ -23,12 +23,7 @@ impl Registry {
     pub fn join_group(&self, group: &Gid, ifindex: u32) -> io::Result<()> {
         let Some(member) = self.member() else { return Ok(()) };
         let (table, slot) = (&member.group.table, member.seat.slot);
-        let entries = || (0..GROUPS_PER_SLOT).map(|at| (at, table.joined(slot, at)));
-        if entries().any(|(_, entry)| entry == Some((*group, ifindex))) {
-            return Ok(());
-        }
-        let free = entries().find(|(_, entry)| entry.is_none());
-        let (at, _) = free.ok_or_else(|| io::Error::from_raw_os_error(ENOBUFS))?;
+        let Some(at) = member.place_for_group(group, ifindex)? else { return Ok(()) };
         // First the entry: what was joined and is not told would be left by nobody.
         table.set_joined(slot, at, Some((*group, ifindex)));
         match member.seat.socket.join(group.to_ip(), ifindex) {
@@ -51,14 +46,9 @@ impl Registry {
     /// ENOBUFS beyond 20 groups.
     pub fn have_group(&self, group: &Gid, ifindex: u32) -> io::Result<()> {
         let Some(member) = self.member() else { return Ok(()) };
-        let (table, slot) = (&member.group.table, member.seat.slot);
-        let entries = || (0..GROUPS_PER_SLOT).map(|at| (at, table.joined(slot, at)));
-        if entries().any(|(_, entry)| entry == Some((*group, ifindex))) {
-            return Ok(());
+        if let Some(at) = member.place_for_group(group, ifindex)? {
+            member.group.table.set_joined(member.seat.slot, at, Some((*group, ifindex)));
         }
-        let free = entries().find(|(_, entry)| entry.is_none());
-        let (at, _) = free.ok_or_else(|| io::Error::from_raw_os_error(ENOBUFS))?;
-        table.set_joined(slot, at, Some((*group, ifindex)));
         Ok(())
     }
 
@@ -78,11 +68,7 @@ impl Registry {
             (0..GROUPS_PER_SLOT).any(|at| table.joined(slot, at) == Some((*group, ifindex)))
         };
         let mail = Mail::Packet { path: *from, src_port, bytes: segment };
-        (0..table.sockets())
-            .filter(|&slot| slot != member.seat.slot && table.tenant(slot).is_some() && has(slot))
-            .filter_map(|slot| member.coroner.names.mailbox(slot).ok())
-            .filter(|name| mail.send(&member.seat.mailbox, name).is_ok())
-            .count()
+        member.mail_to_others(&mail, has)
     }
 
     /// Leaves a group.
@@ -113,15 +99,32 @@ impl Registry {
             return 0;
         }
         let mail = Mail::Packet { path: *path, src_port, bytes: segment };
-        (0..table.sockets())
-            .filter(|&slot| table.tenant(slot).is_some() && joined(slot))
-            .filter_map(|slot| member.coroner.names.mailbox(slot).ok())
-            .filter(|name| mail.send(&member.seat.mailbox, name).is_ok())
-            .count()
+        member.mail_to_others(&mail, joined)
     }
 }
 
 impl Membership {
+    /// A place for a group among the slot's entries; None where the group has one. ENOBUFS: all are taken.
+    fn place_for_group(&self, group: &Gid, ifindex: u32) -> io::Result<Option<usize>> {
+        let (table, slot) = (&self.group.table, self.seat.slot);
+        let entries = || (0..GROUPS_PER_SLOT).map(|at| (at, table.joined(slot, at)));
+        if entries().any(|(_, entry)| entry == Some((*group, ifindex))) {
+            return Ok(None);
+        }
+        let free = entries().find(|(_, entry)| entry.is_none());
+        free.map(|(at, _)| Some(at)).ok_or_else(|| io::Error::from_raw_os_error(ENOBUFS))
+    }
+
+    /// Sends it to the other processes for whose slots `wants` holds. Returns to how many.
+    fn mail_to_others(&self, mail: &Mail<'_>, wants: impl Fn(u16) -> bool) -> usize {
+        let table = &self.group.table;
+        (0..table.sockets())
+            .filter(|&slot| slot != self.seat.slot && table.tenant(slot).is_some() && wants(slot))
+            .filter_map(|slot| self.coroner.names.mailbox(slot).ok())
+            .filter(|name| mail.send(&self.seat.mailbox, name).is_ok())
+            .count()
+    }
+
     /// Leaves what an earlier tenant of the slot, or this one, has joined.
     pub(super) fn leave_groups(&self) {
         for at in 0..GROUPS_PER_SLOT {
