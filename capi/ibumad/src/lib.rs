@@ -3,4 +3,5 @@
 
 mod exports;
 mod foreign;
+#[path = "../../stubs.rs"]
 mod stubs;

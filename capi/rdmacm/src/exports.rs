@@ -1,7 +1,8 @@
 //! What each name is. Names and nodes are those of `librdmacm.map`; a test compares what the linker
 //! made of both with `exports.txt`.
 
-use crate::stubs::{forward, refuse};
+use crate::refusals::refuse;
+use crate::stubs::forward;
 
 forward! { "RDMACM_1.0", missing_number:
     rdma_accept,

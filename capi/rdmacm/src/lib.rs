@@ -3,4 +3,6 @@
 
 mod exports;
 mod foreign;
+mod refusals;
+#[path = "../../stubs.rs"]
 mod stubs;

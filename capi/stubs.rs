@@ -1,7 +1,7 @@
 //! Exports under GNU symbol versions, each a stub of a few instructions.
 //!
 //! `capi/ibverbs/src/symver.rs` tells why such tables are assembly and stand in the cdylib's own
-//! crate.
+//! crate: each of the libraries that jump into libibverbs.so.1 has this file as a module.
 
 /// Exports functions that jump to the function `ironverbs_NAME` of libibverbs.so.1, or, where that
 /// library lacks it, to `$missing`.
@@ -30,31 +30,6 @@ macro_rules! forward {
     )*};
 }
 
-/// Exports functions that are not there yet.
-macro_rules! refuse {
-    ($version:literal: $($name:ident,)*) => {$(
-        std::arch::global_asm!(
-            concat!(".pushsection .text.", stringify!($name), ",\"ax\",@progbits"),
-            ".p2align 4",
-            concat!(".globl \"", stringify!($name), ".ours\""),
-            concat!(".type \"", stringify!($name), ".ours\",@function"),
-            concat!("\"", stringify!($name), ".ours\":"),
-            ".cfi_startproc",
-            $crate::stubs::always!(),
-            ".cfi_endproc",
-            concat!(
-                ".size \"", stringify!($name), ".ours\", . - \"", stringify!($name), ".ours\""
-            ),
-            concat!(
-                ".symver \"", stringify!($name), ".ours\", ",
-                stringify!($name), "@@", $version, ", remove"
-            ),
-            ".popsection",
-            refused = sym $crate::foreign::refused,
-        );
-    )*};
-}
-
 #[cfg(target_arch = "x86_64")]
 macro_rules! jump {
     ($name:ident) => {
@@ -66,13 +41,6 @@ macro_rules! jump {
             "je {missing}\n",
             "jmp r11"
         )
-    };
-}
-
-#[cfg(target_arch = "x86_64")]
-macro_rules! always {
-    () => {
-        "jmp {refused}"
     };
 }
 
@@ -93,11 +61,4 @@ macro_rules! jump {
     };
 }
 
-#[cfg(target_arch = "aarch64")]
-macro_rules! always {
-    () => {
-        "b {refused}"
-    };
-}
-
-pub(crate) use {always, forward, jump, refuse};
+pub(crate) use {forward, jump};
