@@ -627,9 +627,16 @@ impl Qp {
             return;
         }
         state.timer = None;
+        let mut silent = None;
         if state.transport.next_deadline().is_some_and(|d| d <= now) {
             let mut surroundings = Surroundings::of(self);
             state.transport.handle_timeout(now, &mut surroundings);
+            silent = match &state.link {
+                Link::Lane(lane) if lane.is_alive() && lane.is_doubtful(now.0) => {
+                    Some(lane.clone())
+                }
+                _ => None,
+            };
         }
         if state.condemned.is_some_and(|at| at <= now) {
             state.condemned = None;
@@ -639,6 +646,10 @@ impl Qp {
         self.tell(&mut state);
         self.pump(&mut state, now);
         self.publish(&state);
+        drop(state);
+        if let (Some(lane), Some(lanes)) = (silent, self.host().lanes()) {
+            lanes.doubt(lane.peer());
+        }
     }
 
     /// Takes a packet whose ICRC was right.

@@ -41,6 +41,20 @@ impl Name {
         Ok(Name { address, len: len as libc::socklen_t })
     }
 
+    /// Whether a [`Datagrams`] socket has the name. Its owner notices nothing of the question.
+    ///
+    /// # Errors
+    /// As socket(2) and connect(2).
+    pub fn takes_datagrams(&self) -> io::Result<bool> {
+        let fd = socket(libc::SOCK_DGRAM)?;
+        // SAFETY: the address is valid for its length.
+        match check(unsafe { libc::connect(fd.as_raw_fd(), self.as_ptr(), self.len) }) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     fn as_ptr(&self) -> *const libc::sockaddr {
         std::ptr::from_ref(&self.address).cast()
     }
@@ -455,6 +469,19 @@ mod tests {
 
     fn name(test: &str) -> Name {
         Name::new(format!("ironverbs-sys-test/{}/{test}", std::process::id()).as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn whether_a_name_takes_datagrams_shows_without_sending_any() {
+        let name = name("asked");
+        assert!(!name.takes_datagrams().unwrap());
+        let owner = Datagrams::bind(&name).unwrap();
+        assert!(name.takes_datagrams().unwrap());
+        assert!(owner.recv(&mut [0; 8]).unwrap().is_none());
+        drop(owner);
+        assert!(!name.takes_datagrams().unwrap());
+        let _listener = Listener::bind(&name, 1).unwrap();
+        assert!(!name.takes_datagrams().unwrap());
     }
 
     #[test]

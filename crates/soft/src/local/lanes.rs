@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ironverbs_sys::unix::{Datagrams, Name};
@@ -38,7 +38,12 @@ pub struct Outbound {
     pub(super) mailbox: Name,
     pub(super) post: Arc<Datagrams>,
     owed: Owed,
+    /// When the receiver was last looked at because it was silent; nanoseconds of the Host's clock.
+    doubted: AtomicU64,
 }
+
+/// How often that is done at most, in nanoseconds. A stopped process is silent, too.
+const DOUBT: u64 = 100_000_000;
 
 /// Short records that found no room in a lane and whose senders will not try again: the last
 /// acknowledgements of queue pairs that have ended, refusals.
@@ -78,7 +83,8 @@ impl Outbound {
     ) -> Outbound {
         let owed = Owed { anywhere: owing, ..Owed::default() };
         let (producer, alive) = (Mutex::new(producer), AtomicBool::new(true));
-        Outbound { peer, producer, initiator, alive, mailbox, post, owed }
+        let doubted = AtomicU64::new(0);
+        Outbound { peer, producer, initiator, alive, mailbox, post, owed, doubted }
     }
 
     pub(crate) fn peer(&self) -> &Peer {
@@ -126,6 +132,13 @@ impl Outbound {
             self.wake();
         }
         after < before
+    }
+
+    /// Whether it is time to look at a receiver that is silent.
+    pub(crate) fn is_doubtful(&self, now: u64) -> bool {
+        let last = self.doubted.load(Ordering::Relaxed);
+        let due = last == 0 || now.saturating_sub(last) >= DOUBT;
+        due && self.doubted.swap(now, Ordering::Relaxed) == last
     }
 
     /// The receiver's slot.
@@ -191,6 +204,13 @@ impl<'a> Lanes<'a> {
     /// until it is empty; one whose sender wrote nonsense goes after the call that found out.
     pub fn for_each_inbound(&self, f: &mut dyn FnMut(&mut Inbound)) -> bool {
         self.member.is_none_or(|member| member.lanes().for_each_inbound(member, f))
+    }
+
+    /// Looks whether a process that is silent is there at all.
+    pub(crate) fn doubt(&self, peer: &Peer) {
+        if let Some(member) = self.member {
+            member.lanes().doubt(member, peer);
+        }
     }
 
     /// Wakes the process in that slot. Never blocks.

@@ -264,6 +264,14 @@ impl LaneTable {
         }
     }
 
+    /// Looks whether a process that is silent has become another program, which its pidfd does not tell.
+    pub(crate) fn doubt(&self, member: &Membership, peer: &Peer) {
+        if member.is_gone(peer) {
+            self.hazards.bury(peer);
+            self.end(peer, true);
+        }
+    }
+
     /// Finds the lanes that the other end closed, or broke.
     pub(crate) fn look_for_closed(&self) {
         let lanes: Vec<_> = self.outbound.read().iter().flatten().cloned().collect();

@@ -48,6 +48,12 @@ impl Coroner {
         }
     }
 
+    /// Whether the member in a slot, whose process lives, is gone all the same: by execve(2). A member has its mailbox
+    /// from before it has its slot, and gives up its lanes before both.
+    pub(super) fn is_abandoned(&self, slot: u16) -> bool {
+        self.names.mailbox(slot).and_then(|name| name.takes_datagrams()).is_ok_and(|taken| !taken)
+    }
+
     fn by_entry(&self, slot: u16) -> Life {
         let connection = match self.names.entry(slot).and_then(|name| Connection::connect(&name)) {
             Ok(connection) => connection,

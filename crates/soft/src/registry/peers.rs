@@ -81,6 +81,12 @@ impl Membership {
         }
     }
 
+    /// Whether the peer's process, even if it lives, is no member any more: it has called execve(2).
+    pub(crate) fn is_gone(&self, peer: &Peer) -> bool {
+        let gone = |error: io::Error| error.kind() == io::ErrorKind::NotConnected;
+        self.coroner.is_abandoned(peer.slot) || self.pidfd(peer).err().is_some_and(gone)
+    }
+
     pub(crate) fn mailbox(&self, slot: u16) -> io::Result<Name> {
         self.coroner.names.mailbox(slot)
     }

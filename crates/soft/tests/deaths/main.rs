@@ -8,6 +8,7 @@ mod forks;
 mod peer;
 mod traffic;
 
+use std::os::unix::process::CommandExt as _;
 use std::time::{Duration, Instant};
 
 use ironverbs_soft::*;
@@ -54,6 +55,10 @@ fn peer_process() {
 }
 
 fn end(how: &str) -> ! {
+    if how == "exec" {
+        let error = std::process::Command::new("sleep").arg("60").exec();
+        panic!("{error}");
+    }
     if how == "killed" {
         // As _exit(2): nothing of ours runs any more.
         let _ = ironverbs_sys::process::signal(std::process::id(), 9);
@@ -127,6 +132,29 @@ fn what_was_asked_of_a_killed_process_fails_with_the_reason() {
     ];
     assert_eq!(statuses(&found), expected);
     assert_eq!(found[0].vendor_err, VendorErr::PeerKilled as u32);
+}
+
+#[test]
+fn a_process_that_becomes_another_program_is_missed() {
+    let _shared = COUNTING.read();
+    let side = side(port(9));
+    let port = side.host.config().udp_port.value;
+    let (mut peer, joined) = Peer::connect(port, &side, &side.init(QpType::Rc), "idle exec");
+    joined.qp.post_recv(9, &[side.sge(0, 64)]).unwrap();
+    peer.tell("go");
+    eventually("the other program", || {
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", peer.pid()));
+        name.is_ok_and(|name| name.trim() == "sleep")
+    });
+    // It lives; but nobody is there who could take anything.
+    joined.qp.post_send(&wr(1, WrOpcode::Send), Payload::Sges(&[side.sge(0, 8)])).unwrap();
+    let mut found = Vec::new();
+    until_error(&side, &mut found);
+    assert_eq!(statuses(&found), [(1, WcStatus::RetryExcErr), (9, WcStatus::WrFlushErr)]);
+    // Nor does anybody wait for it.
+    joined.qp.destroy().unwrap();
+    side.mr.destroy().unwrap();
+    peer.kill();
 }
 
 #[test]
