@@ -15,8 +15,11 @@ pub struct Config {
     /// Connections, made or in the making or resting, and resolutions. Above it `connect` fails
     /// and requests are dropped, so that the peer asks again.
     pub max_connections: usize,
-    /// Requests that the program has not answered, of all listeners together; more are dropped.
+    /// Requests that the program has not answered, of all listeners together; more are dropped. As many again are taken
+    /// from senders that have proven to have the address they send from, an eighth of them from each.
     pub max_pending: usize,
+    /// Those, and connections that peers have asked for and that are answered and not established; as above.
+    pub max_half_open: usize,
     /// Refused connections and answered resolutions that are kept to answer a repetition alike.
     /// Beyond it a repetition counts as a new request.
     pub max_lingering: usize,
@@ -39,6 +42,7 @@ impl Config {
             seed,
             max_connections: 1 << 17,
             max_pending: 1 << 12,
+            max_half_open: 1 << 13,
             max_lingering: 1 << 10,
             linger: 10_000_000_000,
             max_transmits: 1 << 12,

@@ -24,6 +24,10 @@ pub struct Counters {
     pub refused: u64,
     /// Requests dropped because a backlog or another limit was reached.
     pub over_limit: u64,
+    /// Senders of those that were asked to prove their address.
+    pub challenged: u64,
+    /// Proofs that came.
+    pub proven: u64,
     /// MADs dropped because too many waited to be sent.
     pub transmits_dropped: u64,
 }

@@ -54,6 +54,17 @@ impl Ids {
         self.random(0xffff, u64::from(comm_id)) << 32 | u64::from(comm_id)
     }
 
+    /// An ID of this slot and a transaction ID that follow from `epoch` and `bytes` by the seed.
+    pub(crate) fn secret(&self, epoch: u64, bytes: &[u8]) -> (u32, u64) {
+        let secret = |purpose: u64| {
+            let mut hasher = DefaultHasher::new();
+            (self.seed, purpose, epoch, bytes).hash(&mut hasher);
+            hasher.finish()
+        };
+        let number = secret(0x1_0000) & (self.capacity() - 1);
+        ((u64::from(self.slot) << self.bits | number) as u32, secret(0x1_0001))
+    }
+
     /// A permutation of the numbers below the capacity: a Feistel network over an even number of
     /// bits, repeated until the result is in range, which takes two turns at the most on average.
     fn permuted(&self, number: u32) -> u32 {

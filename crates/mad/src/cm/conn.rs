@@ -6,7 +6,7 @@ use ironverbs_wire::mad::Mad;
 use ironverbs_wire::mad::cm::{Message, Rej, RejReason, Responded, Transport};
 use ironverbs_wire::{Gid, Path};
 
-use super::ListenerId;
+use super::listeners::Counted;
 use super::outbox::{Deadlines, Route, Timer};
 use crate::Instant;
 
@@ -33,6 +33,11 @@ pub(super) enum State {
 }
 
 impl State {
+    /// Whether a peer has asked and the connection is not established.
+    pub(super) fn is_half_open(&self) -> bool {
+        matches!(self, Self::ReqRcvd | Self::RepSent(_))
+    }
+
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::ReqSent(_) => "waiting for a reply",
@@ -91,8 +96,8 @@ pub(super) struct Conn {
     pub(super) timewait: u64,
     /// The last message sent, while it may have to be sent again.
     pub(super) sent: Option<Box<Mad>>,
-    /// The listener whose backlog this counts against.
-    pub(super) counted: Option<ListenerId>,
+    /// What this counts against.
+    pub(super) counted: Option<Counted>,
     pub(super) deadline: Option<Instant>,
 }
 

@@ -7,6 +7,7 @@ mod listeners;
 mod outbox;
 mod parting;
 mod passive;
+mod proof;
 mod sidr;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -15,8 +16,9 @@ use ironverbs_wire::Path;
 use ironverbs_wire::mad::cm::Message;
 
 use self::conn::{Conn, State, Table};
-use self::listeners::Listeners;
+use self::listeners::{HalfOpen, Listeners};
 use self::outbox::{Deadlines, Outbox, Timer};
+use self::proof::Proven;
 use self::sidr::Sidr;
 use crate::ids::Ids;
 use crate::{Config, Counters, Disconnect, Event, Failure, Instant};
@@ -63,7 +65,11 @@ pub struct Cm {
     events: VecDeque<Event>,
     bequests: VecDeque<Bequest>,
     /// Requests that the program has not answered.
-    unanswered: usize,
+    unanswered: HalfOpen,
+    /// Those, and connections that are answered and not established.
+    half_open: HalfOpen,
+    /// Peers whose requests go before those of strangers.
+    proven: Proven,
     /// What is only kept to answer repetitions.
     lingering: usize,
     counters: Counters,
@@ -81,7 +87,9 @@ impl Cm {
             out: Outbox::new(config.max_transmits),
             events: VecDeque::new(),
             bequests: VecDeque::new(),
-            unanswered: 0,
+            unanswered: HalfOpen::default(),
+            half_open: HalfOpen::default(),
+            proven: Proven::default(),
             lingering: 0,
             counters: Counters::default(),
             config,
@@ -105,8 +113,8 @@ impl Cm {
             Message::Rtu(rtu) => self.on_rtu(&from, &rtu),
             Message::Dreq(dreq) => self.on_dreq(now, &from, &dreq),
             Message::Drep(drep) => self.on_drep(now, &from, &drep),
-            Message::SidrReq(req) => self.on_sidr_req(&from, &req),
-            Message::SidrRep(rep) => self.on_sidr_rep(&from, &rep),
+            Message::SidrReq(req) => self.on_sidr_req(now, &from, &req),
+            Message::SidrRep(rep) => self.on_sidr_rep(now, &from, &rep),
             Message::Lap(lap) => self.on_lap(&from, &lap),
             // We never send a LAP.
             Message::Apr(_) => self.counters.unexpected += 1,

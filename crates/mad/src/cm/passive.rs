@@ -6,6 +6,7 @@ use ironverbs_wire::mad::cm::{
 use ironverbs_wire::{Gid, Mtu, Path};
 
 use super::conn::{Conn, RemoteKey, Resend, State};
+use super::listeners::Counted;
 use super::{Cm, ConnId, ListenerId, Origin};
 use crate::error::padded;
 use crate::time::of_peer;
@@ -13,7 +14,8 @@ use crate::{Accept, AnswerError, Event, Instant, ListenError, LocalAddr, Request
 
 impl Cm {
     /// Takes requests for a service, REQs and SIDR_REQs. Up to `backlog` of them may wait for the
-    /// program at a time; more are dropped, so that their senders try again.
+    /// program at a time; more are dropped, so that their senders try again. As many again are taken from
+    /// senders that have proven to have the address they send from, an eighth of them from each.
     pub fn listen(
         &mut self,
         service_id: ServiceId,
@@ -33,9 +35,9 @@ impl Cm {
     /// it has the same effect.
     pub fn claim(&mut self, conn: ConnId) {
         if let Some(conn) = self.conns.get_mut(conn.0)
-            && let Some(listener) = conn.counted.take()
+            && let Some(counted) = conn.counted.take()
         {
-            self.listeners.uncount(listener);
+            self.listeners.uncount(&counted);
         }
     }
 
@@ -124,13 +126,7 @@ impl Cm {
             self.refuse_req(from, req, RejReason::StaleConnection);
             return self.end_stale(now, old);
         }
-        if self.is_full()
-            || self.unanswered >= self.config.max_pending
-            || !self.listeners.count(listener)
-        {
-            self.counters.over_limit += 1;
-            return;
-        }
+        let Some(counted) = self.admit(now, from, listener) else { return };
         let id = self.next_id();
         let path = Path {
             traffic_class: req.primary.traffic_class,
@@ -138,7 +134,8 @@ impl Cm {
             flow_label: req.primary.flow_label,
             ..from.route().path
         };
-        self.unanswered += 1;
+        self.unanswered.add(from.path.src);
+        self.half_open.add(from.path.src);
         self.conns.insert(Conn {
             id,
             remote_id: req.local_comm_id,
@@ -156,7 +153,7 @@ impl Cm {
             max_retries: req.max_cm_retries,
             timewait: of_peer(req.primary.ack_timeout),
             sent: None,
-            counted: Some(listener),
+            counted: Some(counted),
             deadline: None,
         });
         self.conns.name(id);
@@ -254,6 +251,9 @@ impl Cm {
     /// A connection that was accepted is established.
     pub(super) fn peer_is_ready(&mut self, id: u32, private_data: [u8; Rtu::PRIVATE_DATA]) {
         let Some(conn) = self.conns.get_mut(id) else { return };
+        if conn.state.is_half_open() {
+            self.half_open.remove(conn.route.path.dst);
+        }
         conn.state = State::Established;
         conn.sent = None;
         conn.set_deadline(&mut self.deadlines, None);
@@ -268,10 +268,13 @@ impl Cm {
     pub(super) fn leave_unanswered(&mut self, id: u32, state: State) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         if conn.state == State::ReqRcvd {
-            self.unanswered -= 1;
-            if let Some(listener) = conn.counted.take() {
-                self.listeners.uncount(listener);
+            self.unanswered.remove(conn.route.path.dst);
+            if let Some(counted) = conn.counted.take() {
+                self.listeners.uncount(&counted);
             }
+        }
+        if conn.state.is_half_open() && !state.is_half_open() {
+            self.half_open.remove(conn.route.path.dst);
         }
         conn.state = state;
     }
@@ -279,11 +282,34 @@ impl Cm {
     /// The same for a connection that is out of the table.
     pub(super) fn left_unanswered(&mut self, conn: &mut Conn) {
         if conn.state == State::ReqRcvd {
-            self.unanswered -= 1;
-            if let Some(listener) = conn.counted.take() {
-                self.listeners.uncount(listener);
+            self.unanswered.remove(conn.route.path.dst);
+            if let Some(counted) = conn.counted.take() {
+                self.listeners.uncount(&counted);
             }
         }
+        if conn.state.is_half_open() {
+            self.half_open.remove(conn.route.path.dst);
+        }
+    }
+
+    /// Counts one more request against a listener's backlog and the limits over all. None: there is no room, and who
+    /// asks is asked for a proof of its address, if it has given none.
+    pub(super) fn admit(
+        &mut self,
+        now: Instant,
+        from: &Origin,
+        listener: ListenerId,
+    ) -> Option<Counted> {
+        let proven = self.is_proven(now, from).then_some(from.path.src);
+        let has_room = !self.is_full()
+            && self.unanswered.has_room(self.config.max_pending, proven)
+            && self.half_open.has_room(self.config.max_half_open, proven);
+        let counted = if has_room { self.listeners.count(listener, proven) } else { None };
+        if counted.is_none() {
+            self.counters.over_limit += 1;
+            self.ask_for_proof(now, from);
+        }
+        counted
     }
 }
 

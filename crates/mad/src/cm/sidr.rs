@@ -6,8 +6,9 @@ use ironverbs_wire::Gid;
 use ironverbs_wire::mad::Mad;
 use ironverbs_wire::mad::cm::{Message, ServiceId, SidrRep, SidrReq, SidrStatus};
 
+use super::listeners::Counted;
 use super::outbox::{Deadlines, Route, Timer};
-use super::{Cm, ListenerId, Origin, SidrId};
+use super::{Cm, Origin, SidrId};
 use crate::error::padded;
 use crate::time::MIN_TIMEOUT;
 use crate::{
@@ -28,7 +29,7 @@ enum Side {
     /// Asked by us.
     Asking { mad: Box<Mad>, timeout: u64, left: u8 },
     /// Asked by a peer, and the program is yet to answer.
-    Asked { request_id: u32, service_id: ServiceId, counted: Option<ListenerId> },
+    Asked { request_id: u32, service_id: ServiceId, counted: Option<Counted> },
     /// Answered, and kept to answer again.
     Answered { request_id: u32, mad: Box<Mad> },
 }
@@ -123,10 +124,11 @@ impl Cm {
             info: [0; SidrRep::INFO],
             private_data,
         };
-        if let Some(listener) = counted.take() {
-            self.listeners.uncount(listener);
+        if let Some(counted) = counted.take() {
+            self.listeners.uncount(&counted);
         }
-        self.unanswered -= 1;
+        self.unanswered.remove(found.route.path.dst);
+        self.half_open.remove(found.route.path.dst);
         let mad = Message::SidrRep(rep).emit(found.tid);
         self.out.push(found.route, mad);
         found.side = Side::Answered { request_id, mad: Box::new(mad) };
@@ -143,9 +145,9 @@ impl Cm {
     pub fn sidr_claim(&mut self, sidr: SidrId) {
         if let Some(Resolution { side: Side::Asked { counted, .. }, .. }) =
             self.sidr.resolutions.get_mut(&sidr.0)
-            && let Some(listener) = counted.take()
+            && let Some(counted) = counted.take()
         {
-            self.listeners.uncount(listener);
+            self.listeners.uncount(&counted);
         }
     }
 
@@ -163,7 +165,7 @@ impl Cm {
         }
     }
 
-    pub(super) fn on_sidr_req(&mut self, from: &Origin, req: &SidrReq) {
+    pub(super) fn on_sidr_req(&mut self, now: Instant, from: &Origin, req: &SidrReq) {
         let name = (from.path.src, req.request_id);
         if let Some(known) =
             self.sidr.by_peer.get(&name).and_then(|id| self.sidr.resolutions.get(id))
@@ -183,18 +185,13 @@ impl Cm {
         let Ok(ip) = super::passive::addresses(from, req.service_id, &req.private_data) else {
             return self.refuse_sidr(from, req, SidrStatus::REJECTED);
         };
-        if self.is_full()
-            || self.unanswered >= self.config.max_pending
-            || !self.listeners.count(listener)
-        {
-            self.counters.over_limit += 1;
-            return;
-        }
+        let Some(counted) = self.admit(now, from, listener) else { return };
         let id = self.next_id();
         let route = from.route();
         let SidrReq { request_id, service_id, .. } = *req;
-        let side = Side::Asked { request_id, service_id, counted: Some(listener) };
-        self.unanswered += 1;
+        let side = Side::Asked { request_id, service_id, counted: Some(counted) };
+        self.unanswered.add(from.path.src);
+        self.half_open.add(from.path.src);
         self.sidr.insert(Resolution { id, route, tid: from.tid, deadline: None, side });
         self.events.push_back(Event::SidrRequest(Box::new(SidrRequest {
             sidr: SidrId(id),
@@ -222,15 +219,19 @@ impl Cm {
         self.out.push(from.route(), Message::SidrRep(rep).emit(from.tid));
     }
 
-    pub(super) fn on_sidr_rep(&mut self, from: &Origin, rep: &SidrRep) {
+    pub(super) fn on_sidr_rep(&mut self, now: Instant, from: &Origin, rep: &SidrRep) {
         let id = rep.request_id;
-        let Some(found) = self.sidr.resolutions.get(&id) else {
-            self.counters.unknown_id += 1;
-            return;
-        };
-        let is_asking = matches!(found.side, Side::Asking { .. });
-        if !is_asking || found.tid != from.tid || !found.route.is_from(&from.path) {
-            self.counters.wrong_peer += 1;
+        let known = self.sidr.resolutions.get(&id).map(|found| {
+            let is_asking = matches!(found.side, Side::Asking { .. });
+            is_asking && found.tid == from.tid && found.route.is_from(&from.path)
+        });
+        if known != Some(true) {
+            if !self.takes_proof(now, from, rep) {
+                match known {
+                    Some(_) => self.counters.wrong_peer += 1,
+                    None => self.counters.unknown_id += 1,
+                }
+            }
             return;
         }
         self.forget(id);

@@ -1,9 +1,13 @@
 //! Peers that mean harm, or nothing.
 
+use std::collections::VecDeque;
+
 use ironverbs_mad::{
     Accept, Cm, Config, Connect, ConnectError, Event, Instant, LocalAddr, exponential,
 };
-use ironverbs_wire::mad::cm::{Drep, Dreq, Message, Mra, Rej, RejReason, Rep, Req, Responded, Rtu};
+use ironverbs_wire::mad::cm::{
+    Drep, Dreq, Message, Mra, Rej, RejReason, Rep, Req, Responded, Rtu, SidrRep, SidrStatus,
+};
 use ironverbs_wire::{Gid, Path};
 
 use crate::support::{CLIENT, Faults, GUIDS, MS, Rng, SERVER, SERVICE, World, gid, path, request};
@@ -58,6 +62,185 @@ fn a_hundred_thousand_requests() {
     cm.reject(NOW, first.unwrap(), RejReason::ConsumerReject, &[], &[]).unwrap();
     assert!(cm.poll_event().is_some());
     assert!(cm.poll_event().is_none());
+}
+
+/// A server that is flooded for two minutes, and reads eight requests in the time in which a thousand come. One good client.
+struct Flooded {
+    server: Cm,
+    client: Cm,
+    /// What lives at the addresses of the flood.
+    others: Option<Cm>,
+    now: Instant,
+    heard: usize,
+    waiting: VecDeque<Event>,
+}
+
+impl Flooded {
+    fn new(others: Option<Cm>) -> Self {
+        let mut server = Cm::new(Config::new(2, 10, 5));
+        server.listen(SERVICE, LocalAddr::Any, 32).unwrap();
+        let client = Cm::new(Config::new(1, 10, 6));
+        Self { server, client, others, now: NOW, heard: 0, waiting: VecDeque::new() }
+    }
+
+    /// Everybody hears what the others have to say, until there is nothing.
+    fn exchange(&mut self) {
+        loop {
+            let mut quiet = true;
+            while let Some(sent) = self.client.poll_transmit() {
+                quiet = false;
+                self.server.handle_mad(self.now, &sent.path, 0xffff, &sent.mad);
+            }
+            while let Some(sent) = self.server.poll_transmit() {
+                quiet = false;
+                if sent.path.dst == gid(CLIENT) {
+                    self.client.handle_mad(self.now, &sent.path, 0xffff, &sent.mad);
+                } else if let Some(others) = &mut self.others {
+                    others.handle_mad(self.now, &sent.path, 0xffff, &sent.mad);
+                }
+            }
+            while let Some(sent) = self.others.as_mut().and_then(Cm::poll_transmit) {
+                quiet = false;
+                self.server.handle_mad(self.now, &sent.path, 0xffff, &sent.mad);
+            }
+            self.waiting.extend(std::iter::from_fn(|| self.server.poll_event()));
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    /// The program takes eight requests, and refuses those that are not the good client's.
+    fn serve(&mut self) {
+        for _ in 0..8 {
+            let Some(event) = self.waiting.pop_front() else { return };
+            let Event::Request(request) = event else { continue };
+            self.server.claim(request.conn);
+            if request.path.dst == gid(CLIENT) {
+                self.heard += 1;
+                let accept = Accept::new(GUIDS[SERVER], 0x200);
+                self.server.accept(self.now, request.conn, &accept).unwrap();
+            } else {
+                let reason = RejReason::ConsumerReject;
+                self.server.reject(self.now, request.conn, reason, &[], &[]).unwrap();
+            }
+        }
+    }
+
+    /// `source`: the address of the flood's n-th packet. The backlog is full when the client comes.
+    fn run(&mut self, source: impl Fn(u32) -> u32) {
+        let template = template();
+        let mut conn = None;
+        for number in 0..120_000 {
+            let (mut path, mut req) = forged_req(number, &template);
+            path.src = Gid::from_ipv4(source(number).into());
+            req.primary.local_gid = path.src;
+            req.private_data[16..20].copy_from_slice(&path.src.0[12..]);
+            self.server.handle_mad(self.now, &path, 0xffff, &Message::Req(req).emit(number.into()));
+            if number % 1_000 == 900 {
+                self.serve();
+                self.now = self.now.after(1_000 * MS);
+            }
+            if number == 2_999 {
+                conn = Some(self.client.connect(self.now, &request(CLIENT, 0x100)).unwrap());
+            }
+            // The flood is so quick that in a second nobody else's packet comes in between more than once.
+            if number % 1_000 == 999 {
+                self.server.handle_timeout(self.now);
+                self.client.handle_timeout(self.now);
+                self.exchange();
+            }
+            assert!(self.server.len() <= 64 + Config::new(2, 10, 5).max_lingering);
+            if let Some(Event::Reply(reply)) = self.client.poll_event() {
+                assert_eq!(Some(reply.conn), conn);
+                self.client.establish(reply.conn, &[]).unwrap();
+            }
+        }
+        assert_eq!(self.heard, 1, "{:?}", self.server.counters());
+        assert_eq!(self.server.counters().proven.min(1), 1);
+    }
+}
+
+#[test]
+fn a_flood_of_forged_senders_does_not_keep_a_good_one_out() {
+    Flooded::new(None).run(|number| 0x0b00_0000 + number);
+}
+
+/// Who has the address it sends from can prove that as well as the good one.
+#[test]
+fn a_flood_of_one_host_does_not_keep_a_good_one_out() {
+    Flooded::new(Some(Cm::new(Config::new(3, 10, 7)))).run(|_| 0x0b00_0001);
+}
+
+#[test]
+fn a_proof_is_the_answer_to_the_question_that_was_put() {
+    let template = template();
+    let mut cm = Cm::new(Config::new(2, 10, 5));
+    cm.listen(SERVICE, LocalAddr::Any, 1).unwrap();
+    let ask = |cm: &mut Cm, number| {
+        let (path, req) = forged_req(number, &template);
+        cm.handle_mad(NOW, &path, 0xffff, &Message::Req(req).emit(number.into()));
+        (path, cm.poll_transmit())
+    };
+    assert_eq!(ask(&mut cm, 1).1, None);
+    let (path, asked) = ask(&mut cm, 2);
+    let asked = asked.unwrap();
+    assert_eq!((asked.path.src, asked.path.dst), (path.dst, path.src));
+    let (tid, Message::SidrReq(question)) = Message::parse(&asked.mad).unwrap() else { panic!() };
+    let answer = SidrRep {
+        request_id: question.request_id,
+        status: SidrStatus::UNSUPPORTED,
+        info_len: 0,
+        qpn: 0,
+        service_id: question.service_id,
+        qkey: 0,
+        info: [0; SidrRep::INFO],
+        private_data: [0; SidrRep::PRIVATE_DATA],
+    };
+    let mut say = |path: &Path, tid: u64, answer: SidrRep| {
+        cm.handle_mad(NOW, path, 0xffff, &Message::SidrRep(answer).emit(tid));
+        let admitted = ask(&mut cm, 2).1.is_none();
+        (cm.counters().proven, admitted)
+    };
+    assert_eq!(say(&path, tid ^ 1, answer), (0, false));
+    let other = SidrRep { request_id: answer.request_id ^ 1, ..answer };
+    assert_eq!(say(&path, tid, other), (0, false));
+    let (elsewhere, _) = forged_req(3, &template);
+    assert_eq!(say(&elsewhere, tid, answer), (0, false));
+    assert_eq!(say(&path, tid, answer), (1, true));
+    // It was good for one address alone.
+    assert!(ask(&mut cm, 3).1.is_some());
+    assert_eq!(cm.len(), 2);
+}
+
+/// Connections that a program accepts and whose peers never say that they are ready.
+#[test]
+fn half_open_connections_are_bounded() {
+    let template = template();
+    let config = Config { max_half_open: 16, ..Config::new(2, 10, 5) };
+    let mut cm = Cm::new(config);
+    cm.listen(SERVICE, LocalAddr::Any, 1_000).unwrap();
+    for number in 0..10_000 {
+        let (path, req) = forged_req(number, &template);
+        cm.handle_mad(NOW, &path, 0xffff, &Message::Req(req).emit(number.into()));
+        while let Some(Event::Request(request)) = cm.poll_event() {
+            cm.accept(NOW, request.conn, &Accept::new(1, 0x200)).unwrap();
+        }
+        while cm.poll_transmit().is_some() {}
+    }
+    assert_eq!(cm.len(), 16);
+    // They end by themselves, however long their senders want them to be kept.
+    let mut now = NOW;
+    while let Some(next) = cm.next_timeout() {
+        now = next;
+        cm.handle_timeout(now);
+        while cm.poll_transmit().is_some() || cm.poll_event().is_some() {}
+    }
+    assert!(cm.is_empty());
+    assert!(now < NOW.after(16 * exponential(21)));
+    let (path, req) = forged_req(1, &template);
+    cm.handle_mad(now, &path, 0xffff, &Message::Req(req).emit(1));
+    assert!(matches!(cm.poll_event(), Some(Event::Request(_))));
 }
 
 #[test]
