@@ -28,6 +28,8 @@ pub struct Counters {
     pub challenged: u64,
     /// Proofs that came.
     pub proven: u64,
+    /// Requests that made room for those of senders with a proof.
+    pub displaced: u64,
     /// MADs dropped because too many waited to be sent.
     pub transmits_dropped: u64,
 }

@@ -15,6 +15,12 @@ pub enum Event {
     /// A peer asks for a connection: [`accept`](crate::Cm::accept) or
     /// [`reject`](crate::Cm::reject) it.
     Request(Box<Request>),
+    /// A request has to make room for one of a sender that is known to have its address. If the program has not looked at it,
+    /// [`abandon`](crate::Cm::abandon) it: its sender asks again. If it has, there is nothing to do.
+    Displaced {
+        /// The connection.
+        conn: ConnId,
+    },
     /// The peer accepts: [`establish`](crate::Cm::establish) the connection when the QP is ready,
     /// or [`reject`](crate::Cm::reject) it.
     Reply(Box<Reply>),
@@ -55,6 +61,11 @@ pub enum Event {
     /// A peer asks for the QP of a datagram service:
     /// [`sidr_answer`](crate::Cm::sidr_answer) it.
     SidrRequest(Box<SidrRequest>),
+    /// As [`Event::Displaced`]: [`sidr_abandon`](crate::Cm::sidr_abandon) it.
+    SidrDisplaced {
+        /// The request.
+        sidr: SidrId,
+    },
     /// The answer to a [`resolve`](crate::Cm::resolve). The request is gone.
     SidrReply(Box<SidrReply>),
     /// No answer came to a [`resolve`](crate::Cm::resolve). The request is gone.

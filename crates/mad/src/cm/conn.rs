@@ -6,7 +6,7 @@ use ironverbs_wire::mad::Mad;
 use ironverbs_wire::mad::cm::{Message, Rej, RejReason, Responded, Transport};
 use ironverbs_wire::{Gid, Path};
 
-use super::listeners::Counted;
+use super::ListenerId;
 use super::outbox::{Deadlines, Route, Timer};
 use crate::Instant;
 
@@ -96,8 +96,8 @@ pub(super) struct Conn {
     pub(super) timewait: u64,
     /// The last message sent, while it may have to be sent again.
     pub(super) sent: Option<Box<Mad>>,
-    /// What this counts against.
-    pub(super) counted: Option<Counted>,
+    /// The listener whose backlog this counts against.
+    pub(super) counted: Option<ListenerId>,
     pub(super) deadline: Option<Instant>,
 }
 

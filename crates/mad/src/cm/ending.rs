@@ -149,7 +149,7 @@ impl Cm {
 
     /// Takes back the event of a request. Without this a peer that asks and withdraws for ever would
     /// fill the queue of a program that is slow to look, backlog or not.
-    fn withdraw_request(&mut self, id: u32) -> bool {
+    pub(super) fn withdraw_request(&mut self, id: u32) -> bool {
         let is_it = |event: &Event| matches!(event, Event::Request(asked) if asked.conn.0 == id);
         // Requests are of late, so from the end.
         let place = self.events.iter().rposition(is_it);

@@ -13,18 +13,17 @@ struct Listener {
     id: ListenerId,
     addr: LocalAddr,
     backlog: usize,
-    /// Requests of anybody that count against the backlog.
-    pending: usize,
-    /// Those above it, of senders that have proven to have their address.
-    reserved: Vec<Gid>,
+    /// Requests that count against the backlog, and who asks.
+    waiting: Vec<(Asked, Gid)>,
 }
 
-/// What a request counts against.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Counted {
-    listener: ListenerId,
-    /// Whose share, if not that of all.
-    share: Option<Gid>,
+/// A request that a program has not looked at.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum Asked {
+    /// For a connection, by its ID.
+    Conn(u32),
+    /// For a datagram service, by the resolution's ID.
+    Sidr(u32),
 }
 
 /// What peers have asked for and is not done with, by who asked.
@@ -60,7 +59,7 @@ impl HalfOpen {
     }
 }
 
-/// A sender's part of the share of those that have proven to have their address: so many it takes to fill it.
+/// So many senders that have proven to have their address it takes to fill their share.
 const PART: usize = 8;
 
 /// Listeners by service ID; no request is for two of them.
@@ -84,7 +83,7 @@ impl Listeners {
         }
         self.count += 1;
         let id = ListenerId(self.count);
-        others.push(Listener { id, addr, backlog, pending: 0, reserved: Vec::new() });
+        others.push(Listener { id, addr, backlog, waiting: Vec::new() });
         self.services.insert(id, service_id);
         Ok(id)
     }
@@ -106,34 +105,47 @@ impl Listeners {
         listeners.iter().find(|listener| listener.addr.contains(addr)).map(|listener| listener.id)
     }
 
-    /// Counts one more request against the backlog, or, if that is full, against the share of those that have `proven` their
-    /// address. None, and nothing counted: there is no room.
-    pub(super) fn count(&mut self, id: ListenerId, proven: Option<Gid>) -> Option<Counted> {
-        let listener = self.get_mut(id)?;
-        if listener.pending < listener.backlog {
-            listener.pending += 1;
-            return Some(Counted { listener: id, share: None });
+    /// Whether one more request fits in the backlog.
+    pub(super) fn has_room(&mut self, id: ListenerId) -> bool {
+        self.get_mut(id).is_some_and(|listener| listener.waiting.len() < listener.backlog)
+    }
+
+    /// Counts one more request against the backlog.
+    pub(super) fn count(&mut self, id: ListenerId, asked: Asked, by: Gid) {
+        if let Some(listener) = self.get_mut(id) {
+            listener.waiting.push((asked, by));
         }
-        let gid = proven?;
-        let own = listener.reserved.iter().filter(|other| **other == gid).count();
-        if listener.reserved.len() >= listener.backlog || own >= listener.backlog.div_ceil(PART) {
-            return None;
-        }
-        listener.reserved.push(gid);
-        Some(Counted { listener: id, share: proven })
     }
 
     /// One request less counts.
-    pub(super) fn uncount(&mut self, counted: &Counted) {
-        let Some(listener) = self.get_mut(counted.listener) else { return };
-        match counted.share {
-            None => listener.pending = listener.pending.saturating_sub(1),
-            Some(gid) => {
-                if let Some(at) = listener.reserved.iter().position(|other| *other == gid) {
-                    listener.reserved.swap_remove(at);
-                }
-            }
+    pub(super) fn uncount(&mut self, id: ListenerId, asked: Asked) {
+        let Some(listener) = self.get_mut(id) else { return };
+        if let Some(at) = listener.waiting.iter().rposition(|(other, _)| *other == asked) {
+            listener.waiting.remove(at);
         }
+    }
+
+    /// The request that has to make room for one of `by`, who has proven to have its address: the latest of those who
+    /// have not, else the latest of who has the most, if that is more than `by` would have.
+    pub(super) fn displaced(
+        &mut self,
+        id: ListenerId,
+        by: Gid,
+        is_proven: impl Fn(&Gid) -> bool,
+    ) -> Option<Asked> {
+        let listener = self.get_mut(id)?;
+        let mut of: HashMap<Gid, usize> = HashMap::new();
+        for (_, gid) in &listener.waiting {
+            *of.entry(*gid).or_default() += 1;
+        }
+        let own = of.get(&by).copied().unwrap_or_default();
+        let stranger = listener.waiting.iter().rfind(|(_, gid)| *gid != by && !is_proven(gid));
+        let most = || {
+            let (gid, count) = of.iter().max_by_key(|(_, count)| **count)?;
+            let latest = listener.waiting.iter().rfind(|(_, other)| other == gid);
+            latest.filter(|_| *count > own + 1)
+        };
+        stranger.or_else(most).map(|(asked, _)| *asked)
     }
 
     fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {

@@ -6,7 +6,7 @@ use ironverbs_wire::mad::cm::{
 use ironverbs_wire::{Gid, Mtu, Path};
 
 use super::conn::{Conn, RemoteKey, Resend, State};
-use super::listeners::Counted;
+use super::listeners::Asked;
 use super::{Cm, ConnId, ListenerId, Origin};
 use crate::error::padded;
 use crate::time::of_peer;
@@ -35,9 +35,9 @@ impl Cm {
     /// it has the same effect.
     pub fn claim(&mut self, conn: ConnId) {
         if let Some(conn) = self.conns.get_mut(conn.0)
-            && let Some(counted) = conn.counted.take()
+            && let Some(listener) = conn.counted.take()
         {
-            self.listeners.uncount(&counted);
+            self.listeners.uncount(listener, Asked::Conn(conn.id));
         }
     }
 
@@ -126,7 +126,9 @@ impl Cm {
             self.refuse_req(from, req, RejReason::StaleConnection);
             return self.end_stale(now, old);
         }
-        let Some(counted) = self.admit(now, from, listener) else { return };
+        if !self.admit(now, from, listener) {
+            return;
+        }
         let id = self.next_id();
         let path = Path {
             traffic_class: req.primary.traffic_class,
@@ -153,10 +155,11 @@ impl Cm {
             max_retries: req.max_cm_retries,
             timewait: of_peer(req.primary.ack_timeout),
             sent: None,
-            counted: Some(counted),
+            counted: Some(listener),
             deadline: None,
         });
         self.conns.name(id);
+        self.listeners.count(listener, Asked::Conn(id), from.path.src);
         self.events.push_back(Event::Request(Box::new(Request {
             conn: ConnId(id),
             listener,
@@ -269,8 +272,8 @@ impl Cm {
         let Some(conn) = self.conns.get_mut(id) else { return };
         if conn.state == State::ReqRcvd {
             self.unanswered.remove(conn.route.path.dst);
-            if let Some(counted) = conn.counted.take() {
-                self.listeners.uncount(&counted);
+            if let Some(listener) = conn.counted.take() {
+                self.listeners.uncount(listener, Asked::Conn(conn.id));
             }
         }
         if conn.state.is_half_open() && !state.is_half_open() {
@@ -283,8 +286,8 @@ impl Cm {
     pub(super) fn left_unanswered(&mut self, conn: &mut Conn) {
         if conn.state == State::ReqRcvd {
             self.unanswered.remove(conn.route.path.dst);
-            if let Some(counted) = conn.counted.take() {
-                self.listeners.uncount(&counted);
+            if let Some(listener) = conn.counted.take() {
+                self.listeners.uncount(listener, Asked::Conn(conn.id));
             }
         }
         if conn.state.is_half_open() {
@@ -292,24 +295,37 @@ impl Cm {
         }
     }
 
-    /// Counts one more request against a listener's backlog and the limits over all. None: there is no room, and who
-    /// asks is asked for a proof of its address, if it has given none.
-    pub(super) fn admit(
-        &mut self,
-        now: Instant,
-        from: &Origin,
-        listener: ListenerId,
-    ) -> Option<Counted> {
-        let proven = self.is_proven(now, from).then_some(from.path.src);
+    /// Whether there is room for one more request. If there is none, who asks is asked for a proof of its address; one
+    /// that has given it takes the place of another.
+    pub(super) fn admit(&mut self, now: Instant, from: &Origin, listener: ListenerId) -> bool {
+        let proven = self.is_proven(now, &from.path.src).then_some(from.path.src);
         let has_room = !self.is_full()
             && self.unanswered.has_room(self.config.max_pending, proven)
             && self.half_open.has_room(self.config.max_half_open, proven);
-        let counted = if has_room { self.listeners.count(listener, proven) } else { None };
-        if counted.is_none() {
-            self.counters.over_limit += 1;
-            self.ask_for_proof(now, from);
+        if has_room
+            && (self.listeners.has_room(listener)
+                || proven.is_some_and(|by| self.displace(now, listener, by)))
+        {
+            return true;
         }
-        counted
+        self.counters.over_limit += 1;
+        self.ask_for_proof(now, from);
+        false
+    }
+
+    /// Has a request make room that the program has not looked at. Its sender will ask again.
+    fn displace(&mut self, now: Instant, listener: ListenerId, by: Gid) -> bool {
+        let proven = &self.proven;
+        let found = self.listeners.displaced(listener, by, |gid| proven.has(now, gid));
+        let Some(asked) = found else { return false };
+        self.listeners.uncount(listener, asked);
+        self.counters.displaced += 1;
+        match asked {
+            Asked::Conn(id) if self.withdraw_request(id) => drop(self.remove(id)),
+            Asked::Conn(id) => self.events.push_back(Event::Displaced { conn: ConnId(id) }),
+            Asked::Sidr(id) => self.displace_sidr(id),
+        }
+        true
     }
 }
 

@@ -4,7 +4,7 @@
 //! address is asked something that whoever has it answers and keeps nothing of: a SIDR_REQ for a service that nobody
 //! offers ([`Prober`](crate::Prober) asks the same). Its ID and transaction follow from the address by a secret, so nothing
 //! is remembered here, either, and each request costs its sender as much as us. Who answers has proven that the address is
-//! its own; when it repeats its request, as it will, that counts against a share of its own.
+//! its own; when it repeats its request, as it will, that goes before those of strangers.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -47,20 +47,20 @@ impl Proven {
         }
     }
 
-    fn has(&self, now: Instant, gid: &Gid) -> bool {
+    pub(super) fn has(&self, now: Instant, gid: &Gid) -> bool {
         self.until.get(gid).is_some_and(|until| now < *until)
     }
 }
 
 impl Cm {
-    /// Whether who sent this is known to have the address it came from.
-    pub(super) fn is_proven(&self, now: Instant, from: &Origin) -> bool {
-        from.path.src == from.path.dst || self.proven.has(now, &from.path.src)
+    /// Whether somebody is known to have this address.
+    pub(super) fn is_proven(&self, now: Instant, gid: &Gid) -> bool {
+        self.proven.has(now, gid)
     }
 
     /// A request was dropped: asks its sender for a proof.
     pub(super) fn ask_for_proof(&mut self, now: Instant, from: &Origin) {
-        if self.is_proven(now, from) {
+        if self.is_proven(now, &from.path.src) {
             return;
         }
         self.counters.challenged += 1;

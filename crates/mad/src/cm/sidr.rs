@@ -6,9 +6,9 @@ use ironverbs_wire::Gid;
 use ironverbs_wire::mad::Mad;
 use ironverbs_wire::mad::cm::{Message, ServiceId, SidrRep, SidrReq, SidrStatus};
 
-use super::listeners::Counted;
+use super::listeners::Asked;
 use super::outbox::{Deadlines, Route, Timer};
-use super::{Cm, Origin, SidrId};
+use super::{Cm, ListenerId, Origin, SidrId};
 use crate::error::padded;
 use crate::time::MIN_TIMEOUT;
 use crate::{
@@ -29,7 +29,7 @@ enum Side {
     /// Asked by us.
     Asking { mad: Box<Mad>, timeout: u64, left: u8 },
     /// Asked by a peer, and the program is yet to answer.
-    Asked { request_id: u32, service_id: ServiceId, counted: Option<Counted> },
+    Asked { request_id: u32, service_id: ServiceId, counted: Option<ListenerId> },
     /// Answered, and kept to answer again.
     Answered { request_id: u32, mad: Box<Mad> },
 }
@@ -124,8 +124,8 @@ impl Cm {
             info: [0; SidrRep::INFO],
             private_data,
         };
-        if let Some(counted) = counted.take() {
-            self.listeners.uncount(&counted);
+        if let Some(listener) = counted.take() {
+            self.listeners.uncount(listener, Asked::Sidr(sidr.0));
         }
         self.unanswered.remove(found.route.path.dst);
         self.half_open.remove(found.route.path.dst);
@@ -145,9 +145,9 @@ impl Cm {
     pub fn sidr_claim(&mut self, sidr: SidrId) {
         if let Some(Resolution { side: Side::Asked { counted, .. }, .. }) =
             self.sidr.resolutions.get_mut(&sidr.0)
-            && let Some(counted) = counted.take()
+            && let Some(listener) = counted.take()
         {
-            self.listeners.uncount(&counted);
+            self.listeners.uncount(listener, Asked::Sidr(sidr.0));
         }
     }
 
@@ -185,13 +185,16 @@ impl Cm {
         let Ok(ip) = super::passive::addresses(from, req.service_id, &req.private_data) else {
             return self.refuse_sidr(from, req, SidrStatus::REJECTED);
         };
-        let Some(counted) = self.admit(now, from, listener) else { return };
+        if !self.admit(now, from, listener) {
+            return;
+        }
         let id = self.next_id();
         let route = from.route();
         let SidrReq { request_id, service_id, .. } = *req;
-        let side = Side::Asked { request_id, service_id, counted: Some(counted) };
+        let side = Side::Asked { request_id, service_id, counted: Some(listener) };
         self.unanswered.add(from.path.src);
         self.half_open.add(from.path.src);
+        self.listeners.count(listener, Asked::Sidr(id), from.path.src);
         self.sidr.insert(Resolution { id, route, tid: from.tid, deadline: None, side });
         self.events.push_back(Event::SidrRequest(Box::new(SidrRequest {
             sidr: SidrId(id),
@@ -202,6 +205,31 @@ impl Cm {
             pkey: req.pkey,
             field: req.private_data,
         })));
+    }
+
+    /// A request has to make room for another. Its sender will ask again.
+    pub(super) fn displace_sidr(&mut self, id: u32) {
+        let is_it =
+            |event: &Event| matches!(event, Event::SidrRequest(asked) if asked.sidr.0 == id);
+        match self.events.iter().rposition(is_it) {
+            Some(place) => {
+                self.events.remove(place);
+                self.sidr_abandon(SidrId(id));
+            }
+            None => self.events.push_back(Event::SidrDisplaced { sidr: SidrId(id) }),
+        }
+    }
+
+    /// Forgets a request without an answer to who asks.
+    pub fn sidr_abandon(&mut self, sidr: SidrId) {
+        let Some(found) = self.sidr.resolutions.get_mut(&sidr.0) else { return };
+        let Side::Asked { counted, .. } = &mut found.side else { return };
+        if let Some(listener) = counted.take() {
+            self.listeners.uncount(listener, Asked::Sidr(sidr.0));
+        }
+        self.unanswered.remove(found.route.path.dst);
+        self.half_open.remove(found.route.path.dst);
+        self.forget(sidr.0);
     }
 
     fn refuse_sidr(&mut self, from: &Origin, req: &SidrReq, status: SidrStatus) {

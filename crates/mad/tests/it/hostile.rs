@@ -150,7 +150,7 @@ impl Flooded {
                 self.client.handle_timeout(self.now);
                 self.exchange();
             }
-            assert!(self.server.len() <= 64 + Config::new(2, 10, 5).max_lingering);
+            assert!(self.server.len() <= 32 + Config::new(2, 10, 5).max_lingering);
             if let Some(Event::Reply(reply)) = self.client.poll_event() {
                 assert_eq!(Some(reply.conn), conn);
                 self.client.establish(reply.conn, &[]).unwrap();
@@ -159,6 +159,11 @@ impl Flooded {
         assert_eq!(self.heard, 1, "{:?}", self.server.counters());
         assert_eq!(self.server.counters().proven.min(1), 1);
     }
+}
+
+/// The way back to a sender.
+fn from_here(path: &Path) -> Path {
+    Path { src: path.dst, dst: path.src, ..*path }
 }
 
 #[test]
@@ -210,7 +215,12 @@ fn a_proof_is_the_answer_to_the_question_that_was_put() {
     assert_eq!(say(&path, tid, answer), (1, true));
     // It was good for one address alone.
     assert!(ask(&mut cm, 3).1.is_some());
-    assert_eq!(cm.len(), 2);
+    // Who has the address has taken a stranger's place; nobody takes his, nor he that of another of his.
+    assert_eq!((cm.len(), cm.counters().displaced), (1, 1));
+    assert!(
+        matches!(cm.poll_event(), Some(Event::Request(asked)) if asked.path == from_here(&path))
+    );
+    assert!(cm.poll_event().is_none());
 }
 
 /// Connections that a program accepts and whose peers never say that they are ready.

@@ -130,6 +130,11 @@ impl EventChannel {
         })
     }
 
+    /// Takes out the unread request that made an id.
+    pub(super) fn take_request(&self, id: &CmId) -> Vec<Queued> {
+        self.queue.remove(|event| matches!(event.id, Subject::New(_)) && event.id.is(id))
+    }
+
     /// Takes out the unread events of one join.
     pub(super) fn take_tagged(&self, id: &CmId, tag: u64) {
         drop(self.queue.remove(|event| event.tag == tag && event.id.is(id)));

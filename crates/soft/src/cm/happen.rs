@@ -1,7 +1,7 @@
 //! What the protocol tells, as events of ids.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ironverbs_mad::{
     ConnId, Disconnect, Event, Failure, ListenerId, Reply, Request, SidrReply, SidrRequest,
@@ -24,6 +24,20 @@ impl Session<'_> {
         match event {
             Event::Request(request) => self.requested(&request),
             Event::SidrRequest(request) => self.sidr_requested(&request),
+            Event::Displaced { conn } => {
+                let id = self.core.conns.get(&conn).cloned();
+                if self.takes_back(id.as_ref()) {
+                    self.cm().abandon(conn);
+                    self.core.conns.remove(&conn);
+                }
+            }
+            Event::SidrDisplaced { sidr } => {
+                let id = self.core.sidrs.get(&sidr).cloned();
+                if self.takes_back(id.as_ref()) {
+                    self.cm().sidr_abandon(sidr);
+                    self.core.sidrs.remove(&sidr);
+                }
+            }
             Event::Reply(reply) => self.replied(&reply),
             Event::SidrReply(reply) => self.sidr_replied(&reply),
             Event::Established { conn, private_data } => {
@@ -63,6 +77,13 @@ impl Session<'_> {
                 }
             }
         }
+    }
+
+    /// Takes a request back that the program has not read; false if it has.
+    fn takes_back(&mut self, id: Option<&Weak<CmId>>) -> bool {
+        let Some(id) = self.upgrade(id) else { return false };
+        let unread = id.channel().take_request(&id);
+        !unread.is_empty()
     }
 
     /// A connection has moved on.
