@@ -77,8 +77,8 @@ const SECTIONS: [(&str, &str, &str); 5] = [
     (
         "private",
         "The private node",
-        "`IBVERBS_PRIVATE_34` is what driver libraries import. Programs link libmlx5 and libefa for their direct\n\
-         verbs, so that those must load; the devices they drive are the kernel's, which this library does not drive.\n",
+        "`IBVERBS_PRIVATE_34` is what driver plug-ins import: those of rdma-core 44 drive the kernel's devices through it.\n\
+         Programs also link libmlx5 and libefa for their direct verbs.\n",
     ),
 ];
 

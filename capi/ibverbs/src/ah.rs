@@ -102,11 +102,28 @@ unsafe fn way_back(
     wc: *const ibv_wc,
     grh: *const ibv_grh,
 ) -> Outcome<ibv_ah_attr> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let found = objects::context(context)?;
+        way_back_by(port, wc, grh, |gid| own_index(&found.context, port, gid))
+    }
+}
+
+/// The same, where the index of the own GID is found by whoever has the table.
+///
+/// # Safety
+/// As for [`init_ah_from_wc`].
+pub(crate) unsafe fn way_back_by(
+    port: u8,
+    wc: *const ibv_wc,
+    grh: *const ibv_grh,
+    own_index: impl FnOnce(&Gid) -> Outcome<u8>,
+) -> Outcome<ibv_ah_attr> {
     if wc.is_null() {
         return Err(Failure::Null { what: "completion" });
     }
     // SAFETY: the caller's promise.
-    let (found, wc) = unsafe { (objects::context(context)?, &*wc) };
+    let wc = unsafe { &*wc };
     let mut attr = ibv_ah_attr {
         dlid: wc.slid,
         sl: wc.sl,
@@ -130,7 +147,7 @@ unsafe fn way_back(
     attr.grh = ibv_global_route {
         dgid: path.src.0,
         flow_label: path.flow_label,
-        sgid_index: own_index(&found.context, port, &path.dst)?,
+        sgid_index: own_index(&path.dst)?,
         hop_limit: u8::MAX,
         traffic_class: path.traffic_class,
         ..Default::default()

@@ -14,7 +14,7 @@ use crate::fail::{self, Failure, Outcome};
 use crate::host::host;
 use crate::objects::{self, Child, ContextId, ContextView, Device, DeviceView, PdExtra, View};
 use crate::pool::Object;
-use crate::{events, import, newer, ops, subnet};
+use crate::{driver, events, import, newer, ops, subnet};
 
 /// A device's C structure lives as long as the process: programs keep pointers to it after they
 /// freed the list, and see the same pointer in the next list.
@@ -59,8 +59,19 @@ pub(crate) unsafe extern "C" fn get_device_list(num: *mut c_int) -> *mut *mut ib
         unsafe { *num = 0 };
     }
     fail::object("ibv_get_device_list", || {
-        let devices = host()?.devices()?;
-        let devices: Vec<_> = devices.iter().map(c_device).collect::<Outcome<_>>()?;
+        let host = host()?;
+        let software = match host.config().soft.value {
+            soft::config::Soft::Off => Vec::new(),
+            soft::config::Soft::Also | soft::config::Soft::Only => host.devices()?,
+        };
+        let names: Vec<_> = software.iter().map(|device| device.name().to_owned()).collect();
+        let mut devices = match host.config().soft.value {
+            soft::config::Soft::Only => Vec::new(),
+            soft::config::Soft::Also | soft::config::Soft::Off => driver::list(&names)?,
+        };
+        for device in &software {
+            devices.push(c_device(device)?);
+        }
         // SAFETY: calloc has no requirements; the list is freed by ibv_free_device_list.
         let list = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()) };
         let list = list.cast::<*mut ibv_device>();
@@ -106,7 +117,9 @@ pub(crate) unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *con
     fail::object("ibv_get_device_name", || {
         // SAFETY: the caller's promise.
         unsafe {
-            with(device, |_| ())?;
+            if !driver::is_driven(device) {
+                with(device, |_| ())?;
+            }
             Ok((&raw mut (*device).name).cast::<c_char>())
         }
     })
@@ -117,6 +130,9 @@ pub(crate) unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *con
 /// # Safety
 /// As for [`objects::find`].
 pub(crate) unsafe extern "C" fn get_device_index(device: *mut ibv_device) -> c_int {
+    if driver::is_driven(device) {
+        return driver::get_device_index(device);
+    }
     // SAFETY: the caller's promise.
     fail::number("ibv_get_device_index", || unsafe {
         with(device, |d| c_int::try_from(d.index()).unwrap_or(-1))
@@ -128,6 +144,9 @@ pub(crate) unsafe extern "C" fn get_device_index(device: *mut ibv_device) -> c_i
 /// # Safety
 /// As for [`objects::find`].
 pub(crate) unsafe extern "C" fn get_device_guid(device: *mut ibv_device) -> u64 {
+    if driver::is_driven(device) {
+        return driver::get_device_guid(device);
+    }
     // SAFETY: the caller's promise.
     fail::returned("ibv_get_device_guid", || unsafe { with(device, |d| d.guid().to_be()) })
         .unwrap_or(0)
@@ -139,6 +158,9 @@ pub(crate) unsafe extern "C" fn get_device_guid(device: *mut ibv_device) -> u64 
 /// As for [`objects::find`].
 pub(crate) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     fail::object("ibv_open_device", || {
+        if driver::is_driven(device) {
+            return driver::open_with(device, ptr::null_mut());
+        }
         // SAFETY: the caller's promise.
         open(&unsafe { with(device, Arc::clone)? })
     })

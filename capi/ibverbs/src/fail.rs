@@ -37,6 +37,10 @@ pub(crate) enum Failure {
     Full { what: &'static str },
     /// The system or a blocking call refused.
     Io(std::io::Error),
+    /// A device of the kernel whose driver plug-in is not there.
+    Driver { device: String, needs: &'static str },
+    /// The file of a device of the kernel cannot be opened.
+    Open { path: String, errno: i32, error: std::io::Error },
     /// There is no Host; the reason was printed when it failed to start.
     NoHost { errno: i32 },
     /// A defect of ours; its message was printed by the panic hook.
@@ -59,6 +63,8 @@ impl Failure {
             Failure::NoEntry { .. } => libc::ENODATA,
             Failure::Full { .. } => libc::ENOMEM,
             Failure::Io(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            Failure::Driver { .. } => libc::ENOSYS,
+            Failure::Open { errno, .. } => *errno,
             Failure::NoHost { errno } => *errno,
             Failure::Panic => libc::EIO,
         }
@@ -122,6 +128,15 @@ impl fmt::Display for Failure {
             Failure::NoEntry { what, index } => write!(f, "{what} {index} is empty"),
             Failure::Full { what } => write!(f, "no room for another {what}"),
             Failure::Io(error) => error.fmt(f),
+            Failure::Driver { device, needs: "" } => {
+                write!(f, "no driver plug-in that is installed knows the kernel's device {device}")
+            }
+            Failure::Driver { device, needs } => write!(
+                f,
+                "the kernel's device {device} needs the driver plug-in lib{needs}-rdmav34.so of \
+                 rdma-core 44, which is not installed (Debian: ibverbs-providers)"
+            ),
+            Failure::Open { path, error, .. } => write!(f, "{path}: {error}"),
             Failure::NoHost { .. } => f.write_str("the device stack did not start"),
             Failure::Panic => f.write_str("internal error, see above"),
         }

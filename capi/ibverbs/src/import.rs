@@ -14,7 +14,7 @@ use crate::abi::*;
 use crate::fail::{self, Failure, Outcome};
 use crate::objects::{self, Child, ContextId, ContextView, View, find};
 use crate::pool::Object;
-use crate::{device, dm, mr};
+use crate::{device, dm, driver, mr};
 
 const NAME: &std::ffi::CStr = c"ironverbs-context";
 
@@ -38,6 +38,9 @@ pub(crate) unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut ibv_context
         // SAFETY: F_GETFD only asks.
         if unsafe { libc::fcntl(cmd_fd, libc::F_GETFD) } < 0 {
             return Err(io::Error::from_raw_os_error(libc::EBADF).into());
+        }
+        if let Some(context) = driver::import(cmd_fd) {
+            return context;
         }
         // SAFETY: the caller's promise. It stays the caller's where this fails.
         let file = std::mem::ManuallyDrop::new(unsafe { File::from_raw_fd(cmd_fd) });

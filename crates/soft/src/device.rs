@@ -304,11 +304,13 @@ impl Devices {
     }
 }
 
-/// EUI-64 of the interface's Ethernet address, or one made up where it has none.
+/// The interface's Ethernet address as EUI-64 has it for a MAC (ff:ff in its middle), or one made up where it has none.
+/// Not ff:fe as for an EUI-48: that is what the kernel's soft-RoCE and many adapters have on the same interface, and
+/// programs tell devices apart by their GUIDs.
 fn guid_of(interface: &Interface) -> u64 {
     match interface.mac {
         [0, 0, 0, 0, 0, 0] => hashed_guid(interface),
-        [a, b, c, d, e, f] => u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]),
+        [a, b, c, d, e, f] => u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xff, d, e, f]),
     }
 }
 

@@ -18,3 +18,4 @@ pub mod pull;
 pub mod shm;
 pub mod udp;
 pub mod unix;
+pub mod uverbs;
