@@ -24,6 +24,8 @@ static struct ibv_mw *mw;
 static struct ibv_dm *dm;
 static struct ibv_ah *ah;
 static struct ibv_comp_channel *channel;
+static struct ibv_wq *wq;
+static struct ibv_counters *counters;
 static struct ibv_context *closed;
 
 /* Copies of objects, which are none. */
@@ -39,6 +41,7 @@ static struct ibv_xrcd no_xrcd;
 static struct ibv_comp_channel no_channel;
 static struct ibv_qp_ex no_ex;
 static struct ibv_cq_ex no_cq_ex;
+static struct ibv_wq no_wq;
 
 /* A call that returns no object, and says why. */
 #define NOTHING(call, code) do { errno = 0; CHECK(!(call)); EQUAL(errno, code); } while (0)
@@ -74,6 +77,11 @@ static void prepare(void)
 	struct ibv_ah_attr to = address(&s);
 	ah = ibv_create_ah(s.pd, &to);
 	channel = ibv_create_comp_channel(s.context);
+	struct ibv_wq_init_attr queue = { .max_wr = 4, .max_sge = 1, .pd = s.pd, .cq = s.cq };
+	wq = ibv_create_wq(s.context, &queue);
+	counters = ibv_create_counters(s.context, &(struct ibv_counters_init_attr){ 0 });
+	CHECK(wq && counters);
+	no_wq = *wq;
 	CHECK(ex && cq_ex && xrcd && mw && dm && ah && channel);
 	s.srq = shared;
 	closed = open_first();
@@ -237,18 +245,29 @@ static union ibv_gid no_group = { .raw = { 1, 2, 3 } };
 	ROW(ibv_post_srq_recv, struct ibv_recv_wr w = { .num_sge = -1 }, *bad = NULL; EQUAL(ibv_post_srq_recv(s.srq, &w, &bad), EINVAL); CHECK(bad == &w)) \
 	ROW(ibv_query_srq, struct ibv_srq_attr a; EQUAL(ibv_query_srq(&no_srq, &a), ENOENT); EQUAL(ibv_query_srq(s.srq, NULL), EINVAL)) \
 	ROW(ibv_wr_set_xrc_srqn, ibv_wr_start(ex); ibv_wr_set_xrc_srqn(ex, 5); EQUAL(ibv_wr_complete(ex), EINVAL)) \
-	ROW(ibv_create_flow, struct ibv_flow_attr a = { 0 }; NOTHING(ibv_create_flow(s.qp, &a), EOPNOTSUPP)) \
+	ROW(ibv_create_flow, struct ibv_flow_attr a = { 0 }; NOTHING(ibv_create_flow(s.qp, &a), EINVAL); NOTHING(ibv_create_flow(&no_qp, &a), ENOENT); \
+		NOTHING(ibv_create_flow(s.qp, NULL), EINVAL)) \
 	ROW(ibv_create_flow_action_esp, struct ibv_flow_action_esp_attr a = { 0 }; NOTHING(ibv_create_flow_action_esp(s.context, &a), EOPNOTSUPP)) \
-	ROW(ibv_create_rwq_ind_table, struct ibv_rwq_ind_table_init_attr a = { 0 }; NOTHING(ibv_create_rwq_ind_table(s.context, &a), EOPNOTSUPP)) \
-	ROW(ibv_create_wq, struct ibv_wq_init_attr a = { 0 }; NOTHING(ibv_create_wq(s.context, &a), EOPNOTSUPP)) \
-	ROW(ibv_destroy_flow, struct ibv_flow f = { .context = s.context }; EQUAL(ibv_destroy_flow(&f), EOPNOTSUPP)) \
+	ROW(ibv_create_rwq_ind_table, struct ibv_rwq_ind_table_init_attr a = { 0 }; NOTHING(ibv_create_rwq_ind_table(s.context, &a), EINVAL); \
+		a.log_ind_tbl_size = 30; NOTHING(ibv_create_rwq_ind_table(s.context, &a), EINVAL); NOTHING(ibv_create_rwq_ind_table(s.context, NULL), EINVAL); \
+		struct ibv_wq *none = &no_wq; a = (struct ibv_rwq_ind_table_init_attr){ .ind_tbl = &none }; NOTHING(ibv_create_rwq_ind_table(s.context, &a), ENOENT); \
+		a.comp_mask = 1; NOTHING(ibv_create_rwq_ind_table(s.context, &a), EOPNOTSUPP); NOTHING(ibv_create_rwq_ind_table(closed, &a), ENOENT)) \
+	ROW(ibv_create_wq, struct ibv_wq_init_attr a = { .pd = s.pd, .cq = s.cq }; NOTHING(ibv_create_wq(s.context, &a), EINVAL); \
+		a.max_wr = 1; a.max_sge = 99; NOTHING(ibv_create_wq(s.context, &a), EINVAL); a.max_sge = 1; a.pd = &no_pd; NOTHING(ibv_create_wq(s.context, &a), ENOENT); \
+		a.pd = s.pd; a.cq = &no_cq; NOTHING(ibv_create_wq(s.context, &a), ENOENT); a.cq = other.cq; NOTHING(ibv_create_wq(s.context, &a), EINVAL); \
+		a.cq = s.cq; a.wq_type = 3; NOTHING(ibv_create_wq(s.context, &a), EINVAL); a.wq_type = IBV_WQT_RQ; a.comp_mask = 4; NOTHING(ibv_create_wq(s.context, &a), EOPNOTSUPP)) \
+	ROW(ibv_destroy_flow, struct ibv_flow f = { .context = s.context }; EQUAL(ibv_destroy_flow(&f), ENOENT)) \
 	ROW(ibv_destroy_flow_action, struct ibv_flow_action a = { .context = s.context }; EQUAL(ibv_destroy_flow_action(&a), EOPNOTSUPP)) \
-	ROW(ibv_destroy_rwq_ind_table, struct ibv_rwq_ind_table t = { .context = s.context }; EQUAL(ibv_destroy_rwq_ind_table(&t), EOPNOTSUPP)) \
-	ROW(ibv_destroy_wq, struct ibv_wq w = { .context = s.context }; EQUAL(ibv_destroy_wq(&w), EOPNOTSUPP)) \
+	ROW(ibv_destroy_rwq_ind_table, struct ibv_rwq_ind_table t = { .context = s.context }; EQUAL(ibv_destroy_rwq_ind_table(&t), ENOENT)) \
+	ROW(ibv_destroy_wq, struct ibv_wq w = { .context = s.context }; EQUAL(ibv_destroy_wq(&w), ENOENT)) \
 	ROW(ibv_flow_label_to_udp_sport, CHECK(ibv_flow_label_to_udp_sport(UINT32_MAX) >= IB_ROCE_UDP_ENCAP_VALID_PORT_MIN)) \
 	ROW(ibv_modify_flow_action_esp, struct ibv_flow_action a = { .context = s.context }; EQUAL(ibv_modify_flow_action_esp(&a, NULL), EOPNOTSUPP)) \
-	ROW(ibv_modify_wq, struct ibv_wq w = { .context = s.context }; EQUAL(ibv_modify_wq(&w, NULL), EOPNOTSUPP)) \
-	ROW(ibv_post_wq_recv, struct ibv_wq_init_attr a = { 0 }; NOTHING(ibv_create_wq(s.context, &a), EOPNOTSUPP)) \
+	ROW(ibv_modify_wq, struct ibv_wq_attr a = { .attr_mask = 64 }; EQUAL(ibv_modify_wq(wq, NULL), EINVAL); EQUAL(ibv_modify_wq(&no_wq, &a), ENOENT); \
+		EQUAL(ibv_modify_wq(wq, &a), EINVAL); a = (struct ibv_wq_attr){ IBV_WQ_ATTR_STATE, 9, 0, 0, 0 }; EQUAL(ibv_modify_wq(wq, &a), EINVAL); \
+		a = (struct ibv_wq_attr){ IBV_WQ_ATTR_STATE | IBV_WQ_ATTR_CURR_STATE, IBV_WQS_RDY, IBV_WQS_ERR, 0, 0 }; EQUAL(ibv_modify_wq(wq, &a), EINVAL); \
+		a = (struct ibv_wq_attr){ IBV_WQ_ATTR_FLAGS, 0, 0, 1, 1 }; EQUAL(ibv_modify_wq(wq, &a), EOPNOTSUPP); EQUAL(wq->state, IBV_WQS_RESET)) \
+	ROW(ibv_post_wq_recv, struct ibv_recv_wr w = { 0 }, *bad = NULL; EQUAL(ibv_post_wq_recv(wq, &w, &bad), EINVAL); CHECK(bad == &w); bad = NULL; \
+		EQUAL(ibv_post_wq_recv(&no_wq, &w, &bad), ENOENT); CHECK(bad == &w)) \
 	ROW(ibv_wc_read_flow_tag, EQUAL(ibv_wc_read_flow_tag(&no_cq_ex), 0)) \
 	ROW(___ibv_query_port, struct ibv_port_attr a; EQUAL(___ibv_query_port(s.context, 2, &a), EINVAL)) \
 	ROW(_ibv_query_gid_ex, struct ibv_gid_entry g; EQUAL(_ibv_query_gid_ex(s.context, 1, 0, NULL, 0, sizeof g), EINVAL); \
@@ -269,10 +288,17 @@ static union ibv_gid no_group = { .raw = { 1, 2, 3 } };
 	ROW(ibv_query_port, struct ibv_port_attr a; EQUAL(ibv_query_port(s.context, 0, &a), EINVAL); EQUAL(ibv_query_port(closed, 1, &a), ENOENT)) \
 	ROW(ibv_query_rt_values_ex, struct ibv_values_ex v = { .comp_mask = 8 }; EQUAL(ibv_query_rt_values_ex(s.context, &v), EINVAL)) \
 	ROW(verbs_get_ctx, CHECK(verbs_get_ctx(s.context))) \
-	ROW(ibv_attach_counters_point_flow, struct ibv_counters c = { s.context }; EQUAL(ibv_attach_counters_point_flow(&c, NULL, NULL), EOPNOTSUPP)) \
-	ROW(ibv_create_counters, struct ibv_counters_init_attr a = { 0 }; NOTHING(ibv_create_counters(s.context, &a), EOPNOTSUPP)) \
-	ROW(ibv_destroy_counters, struct ibv_counters c = { s.context }; EQUAL(ibv_destroy_counters(&c), EOPNOTSUPP)) \
-	ROW(ibv_read_counters, struct ibv_counters c = { s.context }; uint64_t v; EQUAL(ibv_read_counters(&c, &v, 1, 0), EOPNOTSUPP)) \
+	ROW(ibv_attach_counters_point_flow, struct ibv_counter_attach_attr a = { .counter_desc = 7 }; struct ibv_counters c = { s.context }; struct ibv_flow f = { .context = s.context }; \
+		EQUAL(ibv_attach_counters_point_flow(counters, NULL, NULL), EINVAL); EQUAL(ibv_attach_counters_point_flow(&c, &a, NULL), ENOENT); \
+		EQUAL(ibv_attach_counters_point_flow(counters, &a, NULL), EINVAL); a.counter_desc = 0; EQUAL(ibv_attach_counters_point_flow(counters, &a, &f), ENOENT); \
+		a.index = UINT32_MAX; EQUAL(ibv_attach_counters_point_flow(counters, &a, NULL), EINVAL); a.index = 0, a.comp_mask = 1; \
+		EQUAL(ibv_attach_counters_point_flow(counters, &a, NULL), EOPNOTSUPP)) \
+	ROW(ibv_create_counters, struct ibv_counters_init_attr a = { 1 }; NOTHING(ibv_create_counters(s.context, &a), EOPNOTSUPP); NOTHING(ibv_create_counters(s.context, NULL), EINVAL); \
+		NOTHING(ibv_create_counters(closed, &a), ENOENT)) \
+	ROW(ibv_destroy_counters, struct ibv_counters c = { s.context }; EQUAL(ibv_destroy_counters(&c), ENOENT)) \
+	ROW(ibv_read_counters, struct ibv_counters c = { s.context }; uint64_t v; EQUAL(ibv_read_counters(&c, &v, 1, 0), ENOENT); \
+		EQUAL(ibv_read_counters(counters, &v, 1, 0), EINVAL); EQUAL(ibv_read_counters(counters, &v, 0, 0), EINVAL); EQUAL(ibv_read_counters(counters, NULL, 1, 0), EINVAL); \
+		EQUAL(ibv_read_counters(counters, &v, 1, 4), EOPNOTSUPP)) \
 	ROW(__ibv_get_device_list, struct ibv_device **l = ibv_get_device_list(NULL); CHECK(l); ibv_free_device_list(l)) \
 	ROW(ibv_free_device_list, ibv_free_device_list(NULL)) \
 	ROW(ibv_get_device_guid, EQUAL(ibv_get_device_guid(NULL), 0); EQUAL(errno, EINVAL)) \

@@ -154,6 +154,20 @@ ironverbs_capi_ibverbs_tests::programs! {
         members_hear_and_others_do_not
         wrong_addresses_and_limits
     }
+    raw {
+        frames_both_ways
+        builders_and_neighbours
+        flows_in_order
+        tags_and_counters
+        spread_over_queues
+        asked_wrongly
+        without_the_right
+        errors_and_flushes
+        frames_of_the_kernel
+        frames_wait_for_receives
+        the_device_goes
+        left_behind
+    }
     removal {
         told_flushed_and_released
         who_sits_in_a_call_comes_back

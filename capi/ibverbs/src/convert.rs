@@ -16,7 +16,8 @@ pub(crate) fn qp_type(value: u32) -> Outcome<QpType> {
         2 => Ok(QpType::Rc),
         3 => Ok(QpType::Uc),
         4 => Ok(QpType::Ud),
-        IBV_QPT_RAW_PACKET => Err(Failure::Unsupported { what: "a raw packet queue pair" }),
+        // `raw` has its own.
+        IBV_QPT_RAW_PACKET => Err(Failure::Unsupported { what: "a raw packet queue pair here" }),
         IBV_QPT_XRC_SEND => Ok(QpType::XrcSend),
         IBV_QPT_XRC_RECV => Ok(QpType::XrcRecv),
         IBV_QPT_DRIVER => Err(Failure::Unsupported { what: "a driver's queue pair" }),

@@ -251,10 +251,16 @@ unsafe extern "C" fn read_cvlan(_: *mut ibv_cq_ex) -> u16 {
     0
 }
 
-/// No flow gives one.
-unsafe extern "C" fn read_flow_tag(_: *mut ibv_cq_ex) -> u32 {
-    0
+/// A frame's stands where other completions have immediate data.
+unsafe extern "C" fn read_flow_tag(cq: *mut ibv_cq_ex) -> u32 {
+    const IMMEDIATE: u32 = soft::WcFlags::WITH_IMM.union(soft::WcFlags::WITH_INV).bits();
+    let is_frame = |wc: &ibv_wc| wc.wc_flags & IMMEDIATE == 0 && wc.opcode == RECV;
+    // SAFETY: the caller's promise.
+    unsafe { field(cq, |wc| if is_frame(wc) { wc.imm_data } else { 0 }) }
 }
+
+/// IBV_WC_RECV.
+const RECV: u32 = 128;
 
 macro_rules! readers {
     ($($name:ident: $type:ty = $field:ident;)*) => {$(

@@ -212,6 +212,11 @@ pub(crate) unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int
 
 /// Drops what is left of a context, and with it what nobody else has imported.
 fn forget_children(id: ContextId) {
+    end_all::<ibv_flow>(id, |_| Ok(()));
+    end_all::<raw_qp>(id, |_| Ok(()));
+    end_all::<ibv_rwq_ind_table>(id, |_| Ok(()));
+    end_all::<ibv_wq>(id, |_| Ok(()));
+    end_all::<ibv_counters>(id, |_| Ok(()));
     end_all::<ibv_qp_ex>(id, |view| {
         events::acknowledge_all(view, soft::EventSource::Qp);
         Ok(())
@@ -237,6 +242,11 @@ fn forget_children(id: ContextId) {
 
 /// Ends what is left of a context, users before what they use.
 pub(crate) fn end_children(id: ContextId) {
+    end_all::<ibv_flow>(id, |view| view.inner.destroy());
+    end_all::<raw_qp>(id, |view| view.inner.destroy());
+    end_all::<ibv_rwq_ind_table>(id, |view| view.inner.destroy());
+    end_all::<ibv_wq>(id, |view| view.inner.destroy());
+    end_all::<ibv_counters>(id, |view| view.inner.destroy());
     end_all::<ibv_qp_ex>(id, |view| {
         events::acknowledge_all(view, soft::EventSource::Qp);
         view.inner.detach_all_mcast();

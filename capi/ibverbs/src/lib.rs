@@ -38,6 +38,7 @@ mod qp;
 mod qp_ex;
 mod query;
 mod rate;
+mod raw;
 mod srq;
 mod strings;
 mod subnet;

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::ptr;
 
 use crate::abi::*;
-use crate::{cq, cq_ex, dm, domain, mr, mw, post, qp, query, srq, xrcd};
+use crate::{cq, cq_ex, dm, domain, mr, mw, post, qp, query, raw, srq, xrcd};
 
 const NONE: Unused = ptr::null();
 
@@ -20,10 +20,10 @@ pub(crate) fn table(
         query_port: Some(query::query_port_ex),
         advise_mr: Some(mr::advise_mr),
         alloc_null_mr: Some(mr::alloc_null_mr),
-        read_counters: NONE,
-        attach_counters_point_flow: NONE,
-        create_counters: NONE,
-        destroy_counters: NONE,
+        read_counters: Some(raw::counters::read_counters),
+        attach_counters_point_flow: Some(raw::counters::attach_counters_point_flow),
+        create_counters: Some(raw::counters::create_counters),
+        destroy_counters: Some(raw::counters::destroy_counters),
         reg_dm_mr: Some(dm::reg_dm_mr),
         alloc_dm: Some(dm::alloc_dm),
         free_dm: Some(dm::free_dm),
@@ -36,18 +36,18 @@ pub(crate) fn table(
         alloc_td: Some(domain::alloc_td),
         modify_cq: Some(cq::modify_cq),
         post_srq_ops: NONE,
-        destroy_rwq_ind_table: NONE,
-        create_rwq_ind_table: NONE,
-        destroy_wq: NONE,
-        modify_wq: NONE,
-        create_wq: NONE,
+        destroy_rwq_ind_table: Some(raw::wq::destroy_rwq_ind_table),
+        create_rwq_ind_table: Some(raw::wq::create_rwq_ind_table),
+        destroy_wq: Some(raw::wq::destroy_wq),
+        modify_wq: Some(raw::wq::modify_wq),
+        create_wq: Some(raw::wq::create_wq),
         query_rt_values: Some(query::query_rt_values),
         create_cq_ex: Some(cq_ex::create_cq_ex),
         priv_: NONE,
         query_device_ex: Some(query::query_device_ex),
-        ibv_destroy_flow: NONE,
+        ibv_destroy_flow: Some(raw::flow::destroy_flow),
         abi_placeholder2: NONE,
-        ibv_create_flow: NONE,
+        ibv_create_flow: Some(raw::flow::create_flow),
         abi_placeholder1: NONE,
         open_qp: Some(xrcd::open_qp),
         create_qp_ex: Some(qp::create_qp_ex),

@@ -9,7 +9,7 @@ use soft::{MwType, Payload, PostError, SendFlags, SendWr, Sge, UdDest, WrOpcode}
 use crate::abi::*;
 use crate::fail::{self, Failure, Outcome};
 use crate::pool::Object;
-use crate::{convert, mw};
+use crate::{convert, mw, raw};
 
 /// Elements that a list of this device may have; no queue is created with more.
 const MAX_SGE: usize = 32;
@@ -132,7 +132,16 @@ pub(crate) unsafe extern "C" fn post_recv(
     fail::status("ibv_post_recv", || {
         // SAFETY: the caller's promise.
         unsafe {
-            let found = ibv_qp_ex::pool().find(qp).inspect_err(|_| blame(bad, wr))?;
+            let found = match ibv_qp_ex::pool().find(qp) {
+                Ok(found) => found,
+                Err(failure) => {
+                    let Some(qp) = raw::of(qp) else {
+                        blame(bad, wr);
+                        return Err(failure);
+                    };
+                    return raw::qp::post_recv(&qp, wr, bad);
+                }
+            };
             receives(wr, bad, |wr_id, sges| found.inner.post_recv(wr_id, sges))
         }
     })
@@ -168,7 +177,16 @@ pub(crate) unsafe extern "C" fn post_send(
     fail::status("ibv_post_send", || {
         // SAFETY: the caller's promise.
         unsafe {
-            let found = ibv_qp_ex::pool().find(qp).inspect_err(|_| blame(bad, wr))?;
+            let found = match ibv_qp_ex::pool().find(qp) {
+                Ok(found) => found,
+                Err(failure) => {
+                    let Some(qp) = raw::of(qp) else {
+                        blame(bad, wr);
+                        return Err(failure);
+                    };
+                    return raw::qp::post_send(&qp, wr, bad);
+                }
+            };
             let mut batch = found.inner.post_batch();
             each(
                 wr,
@@ -191,13 +209,27 @@ pub(crate) unsafe fn push(
     request: &SendWr,
     list: &[ibv_sge],
 ) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    unsafe { with_payload(request, list, |data| batch.push(request, data)) }
+}
+
+/// Runs `work` on the data of a request.
+///
+/// # Safety
+/// As for [`push`].
+#[inline]
+pub(crate) unsafe fn with_payload(
+    request: &SendWr,
+    list: &[ibv_sge],
+    work: impl FnOnce(Payload<'_>) -> Result<(), PostError>,
+) -> Outcome<()> {
     if request.flags.contains(SendFlags::INLINE) {
         let len = list.iter().map(|sge| sge.length as usize).sum();
         // SAFETY: the caller's promise.
         let mut copy = |to: &mut [u8]| unsafe { gather(list, to) };
-        return Ok(batch.push(request, Payload::Inline { len, copy: &mut copy })?);
+        return Ok(work(Payload::Inline { len, copy: &mut copy })?);
     }
-    Ok(with_sges(list, |sges| batch.push(request, Payload::Sges(sges)))?)
+    Ok(with_sges(list, |sges| work(Payload::Sges(sges)))?)
 }
 
 /// # Safety

@@ -2,7 +2,6 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use ironverbs::raw as soft;
@@ -13,7 +12,7 @@ use crate::convert;
 use crate::fail::{self, Failure, Outcome};
 use crate::objects::{self, QpExtra, View, find};
 use crate::pool::Object;
-use crate::{qp_ex, xrcd};
+use crate::{qp_ex, raw, xrcd};
 
 /// ibv_create_qp(3); `cap` then holds what was granted.
 ///
@@ -28,7 +27,12 @@ pub(crate) unsafe extern "C" fn create_qp(
             return Err(Failure::Null { what: "qp_init_attr" });
         }
         // SAFETY: the caller's promise.
-        unsafe { create(pd, &mut *init, QpExtra::default(), |_| ()) }
+        unsafe {
+            if (*init).qp_type == IBV_QPT_RAW_PACKET {
+                return raw::qp::create(pd, &mut *init, None);
+            }
+            create(pd, &mut *init, QpExtra::default(), |_| ())
+        }
     })
 }
 
@@ -63,6 +67,8 @@ pub(crate) unsafe fn create_ex(
         let known = IBV_QP_INIT_ATTR_PD
             | IBV_QP_INIT_ATTR_XRCD
             | IBV_QP_INIT_ATTR_CREATE_FLAGS
+            | IBV_QP_INIT_ATTR_IND_TABLE
+            | IBV_QP_INIT_ATTR_RX_HASH
             | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
         if attr.comp_mask & !known != 0 {
             return Err(Failure::Unsupported { what: "an attribute of the queue pair" });
@@ -75,6 +81,9 @@ pub(crate) unsafe fn create_ex(
         }
         if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
             return Err(Failure::Null { what: "protection domain" });
+        }
+        if attr.comp_mask & (IBV_QP_INIT_ATTR_RX_HASH | IBV_QP_INIT_ATTR_IND_TABLE) != 0 {
+            return raw::qp::create_spread(attr);
         }
         let mut plain = ibv_qp_init_attr {
             qp_context: attr.qp_context,
@@ -89,6 +98,11 @@ pub(crate) unsafe fn create_ex(
             0 => None,
             _ => Some(attr.send_ops_flags),
         };
+        if attr.qp_type == IBV_QPT_RAW_PACKET {
+            let qp = raw::qp::create(attr.pd, &mut plain, ops)?;
+            attr.cap = plain.cap;
+            return Ok(qp);
+        }
         let extra = match ops {
             None => QpExtra::default(),
             Some(ops) => qp_ex::extra(convert::qp_type(attr.qp_type)?, ops)?,
@@ -198,7 +212,16 @@ pub(crate) unsafe extern "C" fn modify_qp(
         let mask = AttrMask::from_bits(mask as u32)
             .ok_or(Failure::Argument { what: "attr_mask", value: mask as u64 })?;
         // SAFETY: the caller's promise.
-        let found = unsafe { find::<ibv_qp_ex>(qp)? };
+        let found = match unsafe { find::<ibv_qp_ex>(qp) } {
+            Ok(found) => found,
+            // SAFETY: the caller's promise.
+            Err(failure) => unsafe {
+                return match raw::of(qp) {
+                    Some(_) => raw::qp::modify(qp, &*attr, mask),
+                    None => Err(failure),
+                };
+            },
+        };
         // SAFETY: the caller's promise.
         let wanted = convert::qp_attr(unsafe { &*attr }, mask)?;
         found.inner.modify(&wanted, mask)?;
@@ -225,9 +248,16 @@ pub(crate) unsafe extern "C" fn query_qp(
             return Err(Failure::Null { what: "attr or init_attr" });
         }
         // SAFETY: the caller's promise.
-        let found = unsafe { find::<ibv_qp_ex>(qp)? };
-        let soft: &Arc<soft::Qp> = &found.inner;
-        let now = soft.query();
+        let (now, cap, sig_all) = match unsafe { find::<ibv_qp_ex>(qp) } {
+            Ok(found) => (found.inner.query(), found.inner.cap(), found.inner.sq_sig_all()),
+            // SAFETY: the caller's promise.
+            Err(failure) => unsafe {
+                match raw::of(qp) {
+                    Some(_) => raw::qp::query(qp)?,
+                    None => return Err(failure),
+                }
+            },
+        };
         // SAFETY: the caller's promise; the place is alive.
         unsafe {
             let whole = convert::c_qp_attr(&now);
@@ -236,16 +266,16 @@ pub(crate) unsafe extern "C" fn query_qp(
             } else {
                 whole.write_without_rate_limit(attr);
             }
-            let base = &raw mut (*found.object()).qp_base;
+            let base = qp;
             (*base).state = now.state as u32;
             init.write(ibv_qp_init_attr {
                 qp_context: (*base).qp_context,
                 send_cq: (*base).send_cq,
                 recv_cq: (*base).recv_cq,
                 srq: (*base).srq,
-                cap: convert::c_cap(&soft.cap()),
-                qp_type: soft.qp_type() as u32,
-                sq_sig_all: soft.sq_sig_all().into(),
+                cap: convert::c_cap(&cap),
+                qp_type: (*base).qp_type,
+                sq_sig_all: sig_all.into(),
             });
         }
         Ok(())
@@ -267,7 +297,11 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
 pub(crate) unsafe fn end(qp: *mut ibv_qp) -> Outcome<()> {
     // SAFETY: the caller's promise.
     unsafe {
-        let inner = find::<ibv_qp_ex>(qp)?.inner.clone();
+        let inner = match find::<ibv_qp_ex>(qp) {
+            Ok(found) => found.inner.clone(),
+            Err(_) if raw::of(qp).is_some() => return raw::qp::end(qp),
+            Err(failure) => return Err(failure),
+        };
         objects::destroy::<ibv_qp_ex, _, _>(qp, |qp: &soft::Qp| qp.destroy())?;
         xrcd::hand_over(&inner, qp.expose_provenance());
     }

@@ -9,7 +9,7 @@ use std::mem;
 
 use ironverbs::raw as soft;
 use parking_lot::Mutex;
-use soft::{MwType, PostError, QpType, SendFlags, SendWr, WrOpcode};
+use soft::{MwType, PostError, QpCap, QpType, SendFlags, SendWr, WrOpcode};
 
 use crate::abi::*;
 use crate::fail::{self, Failure, Outcome};
@@ -68,6 +68,28 @@ impl Batch {
         }
     }
 
+    /// Hands each request and its data to `push`.
+    #[inline]
+    fn each(
+        &self,
+        mut push: impl FnMut(&SendWr, soft::Payload<'_>) -> Result<(), PostError>,
+    ) -> Outcome<()> {
+        for request in &self.requests {
+            match request.data {
+                Data::Sges { first, count } => {
+                    let list = self.sges.get(first..first + count).unwrap_or_default();
+                    post::with_sges(list, |sges| push(&request.wr, soft::Payload::Sges(sges)))?;
+                }
+                Data::Inline { first, len } => {
+                    let data = self.inline.get(first..first + len).unwrap_or_default();
+                    let mut copy = |to: &mut [u8]| to.copy_from_slice(data);
+                    push(&request.wr, soft::Payload::Inline { len, copy: &mut copy })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The request that the setters are about.
     fn last(&mut self) -> Outcome<&mut Request> {
         self.requests
@@ -96,7 +118,83 @@ pub(crate) fn extra(qp_type: QpType, ops: u64) -> Outcome<QpExtra> {
     if ops & !possible != 0 {
         return Err(Failure::Unsupported { what: "one of the send operations asked for" });
     }
-    Ok(QpExtra { batch: Some(Mutex::new(Batch::default())) })
+    Ok(with_batch())
+}
+
+/// The private part of a QP with send operations.
+pub(crate) fn with_batch() -> QpExtra {
+    QpExtra { batch: Some(Mutex::new(Batch::default())) }
+}
+
+/// A kind of QP whose sends can be posted this way.
+trait Poster: Object<Public = ibv_qp> {
+    fn batch(view: &Self::View) -> Option<&Mutex<Batch>>;
+    fn cap(view: &Self::View) -> QpCap;
+    /// Posts the requests of a batch, all or none.
+    fn post(view: &Self::View, batch: &Batch) -> Outcome<()>;
+}
+
+impl Poster for ibv_qp_ex {
+    fn batch(view: &Self::View) -> Option<&Mutex<Batch>> {
+        view.extra.batch.as_ref()
+    }
+
+    fn cap(view: &Self::View) -> QpCap {
+        view.inner.cap()
+    }
+
+    fn post(view: &Self::View, batch: &Batch) -> Outcome<()> {
+        for request in &batch.requests {
+            batch.check(request, view.inner.qp_type())?;
+        }
+        let mut guard = view.inner.post_batch();
+        if batch.requests.len() > guard.room() {
+            return Err(PostError::QueueFull { max: view.inner.cap().max_send_wr }.into());
+        }
+        batch.each(|wr, data| guard.push(wr, data))
+    }
+}
+
+impl Poster for raw_qp {
+    fn batch(view: &Self::View) -> Option<&Mutex<Batch>> {
+        view.extra.batch.as_ref()
+    }
+
+    fn cap(view: &Self::View) -> QpCap {
+        view.inner.cap()
+    }
+
+    fn post(view: &Self::View, batch: &Batch) -> Outcome<()> {
+        let mut guard = view.inner.post_batch();
+        if batch.requests.len() > guard.room() {
+            return Err(PostError::QueueFull { max: view.inner.cap().max_send_wr }.into());
+        }
+        batch.each(|wr, data| guard.push(wr, data))
+    }
+}
+
+/// As [`install`], for a raw packet queue pair.
+///
+/// # Safety
+/// As for [`install`].
+pub(crate) unsafe fn install_raw(qp: *mut ibv_qp_ex, ops: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { install_common::<raw_qp>(qp, ops) }
+}
+
+/// # Safety
+/// As for [`install`].
+unsafe fn install_common<C: Poster>(qp: *mut ibv_qp_ex, ops: u64) {
+    // SAFETY: the caller's promise.
+    let qp = unsafe { &mut *qp };
+    qp.wr_send = (ops & IBV_QP_EX_WITH_SEND != 0).then_some(send::<C> as _);
+    qp.wr_set_inline_data = Some(set_inline_data::<C>);
+    qp.wr_set_inline_data_list = Some(set_inline_data_list::<C>);
+    qp.wr_set_sge = Some(set_sge::<C>);
+    qp.wr_set_sge_list = Some(set_sge_list::<C>);
+    qp.wr_start = Some(start::<C>);
+    qp.wr_complete = Some(complete::<C>);
+    qp.wr_abort = Some(abort::<C>);
 }
 
 /// Fills the table of a QP. Operations that were not asked for stay empty.
@@ -104,6 +202,8 @@ pub(crate) fn extra(qp_type: QpType, ops: u64) -> Outcome<QpExtra> {
 /// # Safety
 /// `qp` points to a structure that nobody else sees yet.
 pub(crate) unsafe fn install(qp: *mut ibv_qp_ex, ops: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { install_common::<ibv_qp_ex>(qp, ops) };
     // SAFETY: the caller's promise.
     let qp = unsafe { &mut *qp };
     let asked = |bit: u64| ops & bit != 0;
@@ -113,20 +213,12 @@ pub(crate) unsafe fn install(qp: *mut ibv_qp_ex, ops: u64) {
     qp.wr_rdma_read = asked(IBV_QP_EX_WITH_RDMA_READ).then_some(rdma_read as _);
     qp.wr_rdma_write = asked(IBV_QP_EX_WITH_RDMA_WRITE).then_some(rdma_write as _);
     qp.wr_rdma_write_imm = asked(IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM).then_some(rdma_write_imm as _);
-    qp.wr_send = asked(IBV_QP_EX_WITH_SEND).then_some(send as _);
     qp.wr_send_imm = asked(IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(send_imm as _);
     qp.wr_send_inv = asked(IBV_QP_EX_WITH_SEND_WITH_INV).then_some(send_inv as _);
     qp.wr_local_inv = asked(IBV_QP_EX_WITH_LOCAL_INV).then_some(local_inv as _);
     qp.wr_bind_mw = asked(IBV_QP_EX_WITH_BIND_MW).then_some(bind_mw as _);
     qp.wr_set_ud_addr = Some(set_ud_addr);
     qp.wr_set_xrc_srqn = Some(set_xrc_srqn);
-    qp.wr_set_inline_data = Some(set_inline_data);
-    qp.wr_set_inline_data_list = Some(set_inline_data_list);
-    qp.wr_set_sge = Some(set_sge);
-    qp.wr_set_sge_list = Some(set_sge_list);
-    qp.wr_start = Some(start);
-    qp.wr_complete = Some(complete);
-    qp.wr_abort = Some(abort);
 }
 
 /// ibv_qp_to_qp_ex: null for a QP without send operations.
@@ -136,10 +228,17 @@ pub(crate) unsafe fn install(qp: *mut ibv_qp_ex, ops: u64) {
 pub(crate) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     fail::object("ibv_qp_to_qp_ex", || {
         // SAFETY: the caller's promise.
-        let found = unsafe { find::<ibv_qp_ex>(qp)? };
-        match found.extra.batch {
-            Some(_) => Ok(found.object()),
-            None => Err(Failure::Unsupported { what: "ibv_wr on a QP without send_ops_flags" }),
+        let has_batch = match unsafe { find::<ibv_qp_ex>(qp) } {
+            Ok(found) => found.extra.batch.is_some(),
+            // SAFETY: the caller's promise.
+            Err(failure) => match unsafe { find::<raw_qp>(qp) } {
+                Ok(found) => found.extra.batch.is_some(),
+                Err(_) => return Err(failure),
+            },
+        };
+        match has_batch {
+            true => Ok(qp.cast()),
+            false => Err(Failure::Unsupported { what: "ibv_wr on a QP without send_ops_flags" }),
         }
     })
 }
@@ -148,10 +247,10 @@ pub(crate) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
 ///
 /// # Safety
 /// As for [`find`].
-unsafe fn opened<'a>(qp: *mut ibv_qp_ex) -> Outcome<(Ref<'a, ibv_qp_ex>, &'a Mutex<Batch>)> {
+unsafe fn opened<'a, C: Poster>(qp: *mut ibv_qp_ex) -> Outcome<(Ref<'a, C>, &'a Mutex<Batch>)> {
     // SAFETY: the caller's promise.
-    let found = unsafe { ibv_qp_ex::pool().find(qp.cast())? };
-    let batch = found.extra.batch.as_ref().map(std::ptr::from_ref);
+    let found = unsafe { C::pool().find(qp.cast())? };
+    let batch = C::batch(&found).map(std::ptr::from_ref);
     // SAFETY: the view stays for as long as `found`, which every caller keeps beside the batch.
     let batch = unsafe { batch.map(|b| &*b) };
     let batch = batch.ok_or(Failure::Unsupported { what: "ibv_wr on this queue pair" })?;
@@ -162,13 +261,13 @@ unsafe fn opened<'a>(qp: *mut ibv_qp_ex) -> Outcome<(Ref<'a, ibv_qp_ex>, &'a Mut
 ///
 /// # Safety
 /// As for [`find`]; the caller is between start and complete, as the manual demands.
-unsafe fn within(
+unsafe fn within<C: Poster>(
     qp: *mut ibv_qp_ex,
-    work: impl FnOnce(&mut Batch, &Ref<'_, ibv_qp_ex>) -> Outcome<()>,
+    work: impl FnOnce(&mut Batch, &Ref<'_, C>) -> Outcome<()>,
 ) {
     fail::silent("ibv_wr", || {
         // SAFETY: the caller's promise.
-        let (found, mutex) = unsafe { opened(qp)? };
+        let (found, mutex) = unsafe { opened::<C>(qp)? };
         if !mutex.is_locked() {
             return Err(Failure::Argument { what: "order of ibv_wr calls", value: 0 });
         }
@@ -183,10 +282,10 @@ unsafe fn within(
     });
 }
 
-unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
+unsafe extern "C" fn start<C: Poster>(qp: *mut ibv_qp_ex) {
     fail::silent("ibv_wr_start", || {
         // SAFETY: the caller's promise.
-        let (_found, mutex) = unsafe { opened(qp)? };
+        let (_found, mutex) = unsafe { opened::<C>(qp)? };
         let mut batch = mutex.lock();
         batch.clear();
         // `complete` or `abort` unlocks.
@@ -195,10 +294,10 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     });
 }
 
-unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
+unsafe extern "C" fn abort<C: Poster>(qp: *mut ibv_qp_ex) {
     fail::silent("ibv_wr_abort", || {
         // SAFETY: the caller's promise.
-        let (_found, mutex) = unsafe { opened(qp)? };
+        let (_found, mutex) = unsafe { opened::<C>(qp)? };
         // SAFETY: the caller started the batch.
         unsafe { unlock(mutex) }
     });
@@ -215,10 +314,10 @@ unsafe fn unlock(mutex: &Mutex<Batch>) -> Outcome<()> {
     Ok(())
 }
 
-unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
+unsafe extern "C" fn complete<C: Poster>(qp: *mut ibv_qp_ex) -> c_int {
     fail::status("ibv_wr_complete", || {
         // SAFETY: the caller's promise.
-        let (found, mutex) = unsafe { opened(qp)? };
+        let (found, mutex) = unsafe { opened::<C>(qp)? };
         if !mutex.is_locked() {
             return Err(Failure::Argument { what: "order of ibv_wr calls", value: 0 });
         }
@@ -230,42 +329,22 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     })
 }
 
-fn post(found: &Ref<'_, ibv_qp_ex>, batch: &mut Batch) -> Outcome<()> {
-    if let Some(failure) = batch.failed.take() {
-        return Err(failure);
+fn post<C: Poster>(found: &Ref<'_, C>, batch: &mut Batch) -> Outcome<()> {
+    match batch.failed.take() {
+        Some(failure) => Err(failure),
+        None => C::post(found, batch),
     }
-    for request in &batch.requests {
-        batch.check(request, found.inner.qp_type())?;
-    }
-    let mut guard = found.inner.post_batch();
-    if batch.requests.len() > guard.room() {
-        return Err(PostError::QueueFull { max: found.inner.cap().max_send_wr }.into());
-    }
-    for request in &batch.requests {
-        match request.data {
-            Data::Sges { first, count } => {
-                let list = batch.sges.get(first..first + count).unwrap_or_default();
-                post::with_sges(list, |sges| guard.push(&request.wr, soft::Payload::Sges(sges)))?;
-            }
-            Data::Inline { first, len } => {
-                let data = batch.inline.get(first..first + len).unwrap_or_default();
-                let mut copy = |to: &mut [u8]| to.copy_from_slice(data);
-                guard.push(&request.wr, soft::Payload::Inline { len, copy: &mut copy })?;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Adds a request that takes `wr_id` and `wr_flags` from the structure, as the manual says.
 ///
 /// # Safety
 /// As for [`within`].
-unsafe fn add(qp: *mut ibv_qp_ex, opcode: WrOpcode, set: impl FnOnce(&mut SendWr)) {
+unsafe fn add<C: Poster>(qp: *mut ibv_qp_ex, opcode: WrOpcode, set: impl FnOnce(&mut SendWr)) {
     // SAFETY: the caller's promise; the fields are the program's to write, between its calls.
     unsafe {
-        within(qp, |batch, found| {
-            let object = found.object();
+        within::<C>(qp, |batch, _| {
+            let object = qp;
             let mut wr = SendWr {
                 wr_id: (*object).wr_id,
                 opcode,
@@ -289,24 +368,24 @@ unsafe fn add(qp: *mut ibv_qp_ex, opcode: WrOpcode, set: impl FnOnce(&mut SendWr
     }
 }
 
-unsafe extern "C" fn send(qp: *mut ibv_qp_ex) {
+unsafe extern "C" fn send<C: Poster>(qp: *mut ibv_qp_ex) {
     // SAFETY: the caller's promise.
-    unsafe { add(qp, WrOpcode::Send, |_| ()) }
+    unsafe { add::<C>(qp, WrOpcode::Send, |_| ()) }
 }
 
 unsafe extern "C" fn send_imm(qp: *mut ibv_qp_ex, imm: u32) {
     // SAFETY: the caller's promise.
-    unsafe { add(qp, WrOpcode::SendWithImm, |wr| wr.imm = imm.to_ne_bytes()) }
+    unsafe { add::<ibv_qp_ex>(qp, WrOpcode::SendWithImm, |wr| wr.imm = imm.to_ne_bytes()) }
 }
 
 unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
     // SAFETY: the caller's promise.
-    unsafe { add(qp, WrOpcode::SendWithInv, |wr| wr.invalidate_rkey = rkey) }
+    unsafe { add::<ibv_qp_ex>(qp, WrOpcode::SendWithInv, |wr| wr.invalidate_rkey = rkey) }
 }
 
 unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
     // SAFETY: the caller's promise.
-    unsafe { add(qp, WrOpcode::LocalInv, |wr| wr.invalidate_rkey = rkey) }
+    unsafe { add::<ibv_qp_ex>(qp, WrOpcode::LocalInv, |wr| wr.invalidate_rkey = rkey) }
 }
 
 unsafe extern "C" fn bind_mw(
@@ -317,8 +396,8 @@ unsafe extern "C" fn bind_mw(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        add(qp, WrOpcode::BindMw, |_| ());
-        within(qp, |batch, _| {
+        add::<ibv_qp_ex>(qp, WrOpcode::BindMw, |_| ());
+        within::<ibv_qp_ex>(qp, |batch, _| {
             if info.is_null() {
                 return Err(Failure::Null { what: "bind_info" });
             }
@@ -332,18 +411,18 @@ unsafe extern "C" fn bind_mw(
 
 unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
     // SAFETY: the caller's promise.
-    unsafe { add(qp, WrOpcode::Read, |wr| (wr.rkey, wr.remote_addr) = (rkey, addr)) }
+    unsafe { add::<ibv_qp_ex>(qp, WrOpcode::Read, |wr| (wr.rkey, wr.remote_addr) = (rkey, addr)) }
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
     // SAFETY: the caller's promise.
-    unsafe { add(qp, WrOpcode::Write, |wr| (wr.rkey, wr.remote_addr) = (rkey, addr)) }
+    unsafe { add::<ibv_qp_ex>(qp, WrOpcode::Write, |wr| (wr.rkey, wr.remote_addr) = (rkey, addr)) }
 }
 
 unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, imm: u32) {
     // SAFETY: the caller's promise.
     unsafe {
-        add(qp, WrOpcode::WriteWithImm, |wr| {
+        add::<ibv_qp_ex>(qp, WrOpcode::WriteWithImm, |wr| {
             (wr.rkey, wr.remote_addr, wr.imm) = (rkey, addr, imm.to_ne_bytes());
         })
     }
@@ -358,7 +437,7 @@ unsafe extern "C" fn atomic_cmp_swp(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        add(qp, WrOpcode::CompareSwap, |wr| {
+        add::<ibv_qp_ex>(qp, WrOpcode::CompareSwap, |wr| {
             (wr.rkey, wr.remote_addr, wr.compare_add, wr.swap) = (rkey, addr, compare, swap);
         })
     }
@@ -367,7 +446,7 @@ unsafe extern "C" fn atomic_cmp_swp(
 unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, add_: u64) {
     // SAFETY: the caller's promise.
     unsafe {
-        add(qp, WrOpcode::FetchAdd, |wr| {
+        add::<ibv_qp_ex>(qp, WrOpcode::FetchAdd, |wr| {
             (wr.rkey, wr.remote_addr, wr.compare_add) = (rkey, addr, add_);
         })
     }
@@ -376,7 +455,7 @@ unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, 
 unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
     // SAFETY: the caller's promise.
     unsafe {
-        within(qp, |batch, found| {
+        within::<ibv_qp_ex>(qp, |batch, found| {
             batch.last()?.wr.ud = Some(post::destination(ah, qpn, qkey, &found.inner)?);
             Ok(())
         });
@@ -386,22 +465,30 @@ unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
 unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
     // SAFETY: the caller's promise.
     unsafe {
-        within(qp, |batch, _| {
+        within::<ibv_qp_ex>(qp, |batch, _| {
             batch.last()?.wr.xrc_srqn = srqn;
             Ok(())
         });
     }
 }
 
-unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+unsafe extern "C" fn set_sge<C: Poster>(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: the caller's promise.
-    unsafe { within(qp, |batch, found| sges(batch, found, &[ibv_sge { addr, length, lkey }])) }
+    unsafe {
+        within::<C>(qp, |batch, found| sges::<C>(batch, found, &[ibv_sge { addr, length, lkey }]))
+    }
 }
 
-unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+unsafe extern "C" fn set_sge_list<C: Poster>(
+    qp: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_sge,
+) {
     // SAFETY: the caller's promise: the list has that many elements.
     unsafe {
-        within(qp, |batch, found| sges(batch, found, slice(list, count, "list of elements")?));
+        within::<C>(qp, |batch, found| {
+            sges::<C>(batch, found, slice(list, count, "list of elements")?)
+        });
     }
 }
 
@@ -416,8 +503,8 @@ unsafe fn slice<'a, T>(list: *const T, count: usize, what: &'static str) -> Outc
     }
 }
 
-fn sges(batch: &mut Batch, found: &Ref<'_, ibv_qp_ex>, list: &[ibv_sge]) -> Outcome<()> {
-    let max = found.inner.cap().max_send_sge;
+fn sges<C: Poster>(batch: &mut Batch, found: &Ref<'_, C>, list: &[ibv_sge]) -> Outcome<()> {
+    let max = C::cap(found).max_send_sge;
     if list.len() > max as usize {
         return Err(PostError::TooManySges { asked: list.len(), max }.into());
     }
@@ -427,30 +514,36 @@ fn sges(batch: &mut Batch, found: &Ref<'_, ibv_qp_ex>, list: &[ibv_sge]) -> Outc
     Ok(())
 }
 
-unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+unsafe extern "C" fn set_inline_data<C: Poster>(
+    qp: *mut ibv_qp_ex,
+    addr: *mut c_void,
+    length: usize,
+) {
     // SAFETY: the caller's promise.
     unsafe {
-        within(qp, |batch, found| inline(batch, found, &[ibv_data_buf { addr, length }]));
+        within::<C>(qp, |batch, found| inline::<C>(batch, found, &[ibv_data_buf { addr, length }]));
     }
 }
 
-unsafe extern "C" fn set_inline_data_list(
+unsafe extern "C" fn set_inline_data_list<C: Poster>(
     qp: *mut ibv_qp_ex,
     count: usize,
     list: *const ibv_data_buf,
 ) {
     // SAFETY: the caller's promise: the list has that many elements, which name readable memory.
-    unsafe { within(qp, |batch, found| inline(batch, found, slice(list, count, "buf_list")?)) }
+    unsafe {
+        within::<C>(qp, |batch, found| inline::<C>(batch, found, slice(list, count, "buf_list")?))
+    }
 }
 
 /// # Safety
 /// The list names readable memory.
-unsafe fn inline(
+unsafe fn inline<C: Poster>(
     batch: &mut Batch,
-    found: &Ref<'_, ibv_qp_ex>,
+    found: &Ref<'_, C>,
     list: &[ibv_data_buf],
 ) -> Outcome<()> {
-    let max = found.inner.cap().max_inline_data;
+    let max = C::cap(found).max_inline_data;
     let len = list.iter().fold(0_usize, |sum, buf| sum.saturating_add(buf.length));
     if len > max as usize {
         return Err(PostError::InlineTooLong { asked: len, max }.into());

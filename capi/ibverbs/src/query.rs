@@ -63,7 +63,7 @@ fn device_attr(attr: &soft::DeviceAttr) -> ibv_device_attr {
         max_rdd: 0,
         max_mw: int(attr.max_mw),
         max_raw_ipv6_qp: 0,
-        max_raw_ethy_qp: 0,
+        max_raw_ethy_qp: int(attr.max_raw_qp),
         max_mcast_grp: int(attr.max_mcast_grp),
         max_mcast_qp_attach: int(attr.max_mcast_qp_attach),
         max_total_mcast_qp_attach: int(attr.max_total_mcast_qp_attach),
@@ -112,6 +112,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         }
         // SAFETY: the caller's promise.
         let plain = unsafe { with(context, |c| Ok(c.attr()))? };
+        let raw = plain.max_raw_qp > 0;
         let whole = ibv_device_attr_ex {
             orig_attr: device_attr(&plain),
             comp_mask: 0,
@@ -123,10 +124,16 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             hca_core_clock: CLOCK_KHZ,
             device_cap_flags_ex: plain.device_cap_flags.into(),
             tso_caps: [0; 2],
-            rss_caps: ibv_rss_caps::default(),
-            max_wq_type_rq: 0,
+            rss_caps: ibv_rss_caps {
+                supported_qpts: if raw { 1 << IBV_QPT_RAW_PACKET } else { 0 },
+                max_rwq_indirection_tables: plain.max_rwq_tables,
+                max_rwq_indirection_table_size: plain.max_rwq_table_size,
+                rx_hash_fields_mask: if raw { soft::raw::hash_fields::ALL } else { 0 },
+                rx_hash_function: if raw { IBV_RX_HASH_FUNC_TOEPLITZ } else { 0 },
+            },
+            max_wq_type_rq: plain.max_wq,
             packet_pacing_caps: [0; 3],
-            raw_packet_caps: 0,
+            raw_packet_caps: if raw { IBV_RAW_PACKET_CAP_IP_CSUM } else { 0 },
             tm_caps: [0; 5],
             cq_mod_caps: [u16::MAX; 2],
             max_dm_size: plain.max_dm_size,

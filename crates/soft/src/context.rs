@@ -29,6 +29,15 @@ pub(crate) mod limits {
     pub(crate) const AH: u32 = 1 << 20;
     pub(crate) const SRQ: u32 = 16_384;
     pub(crate) const RD_ATOMIC: u32 = 128;
+    pub(crate) const RAW_QP: u32 = 1_024;
+    /// Work queues, and tables of them.
+    pub(crate) const WQ: u32 = 4_096;
+    /// Entries of a table of work queues.
+    pub(crate) const RWQ_TABLE: u32 = 1_024;
+    pub(crate) const FLOW: u32 = 65_536;
+    pub(crate) const FLOW_SPECS: usize = 16;
+    /// Objects of counters, and values of one.
+    pub(crate) const COUNTERS: u32 = 256;
     /// Bytes of device memory in a process.
     pub(crate) const DM: u64 = 16 << 20;
     /// As many groups as a socket can join by default (`net.ipv4.igmp_max_memberships`).
@@ -84,6 +93,14 @@ pub struct DeviceAttr {
     pub max_ah: u32,
     /// Bytes of device memory.
     pub max_dm_size: u64,
+    /// Raw packet queue pairs; 0, as the next three, on InfiniBand links.
+    pub max_raw_qp: u32,
+    /// Work queues.
+    pub max_wq: u32,
+    /// Tables of work queues.
+    pub max_rwq_tables: u32,
+    /// Entries of one.
+    pub max_rwq_table_size: u32,
     pub max_srq: u32,
     pub max_srq_wr: u32,
     pub max_srq_sge: u32,
@@ -225,7 +242,12 @@ impl Context {
         // CURR_QP_STATE_MOD, PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, RC_RNR_NAK_GEN, SRQ_RESIZE, MEM_WINDOW, XRC,
         // MEM_MGT_EXTENSIONS (local invalidate, SEND with invalidate), MEM_WINDOW_TYPE_2B, each with a test.
         const WINDOWS: u32 = 1 << 17 | 1 << 21 | 1 << 24;
-        let device_cap_flags = 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | WINDOWS | 1 << 20;
+        // RAW_IP_CSUM, MANAGED_FLOW_STEERING.
+        const RAW: u32 = 1 << 26 | 1 << 29;
+        let is_raw = self.device.subnet().is_none();
+        let raw = if is_raw { RAW } else { 0 };
+        let device_cap_flags =
+            raw | 1 << 7 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | WINDOWS | 1 << 20;
         let config = self.host.config();
         DeviceAttr {
             fw_ver: env!("CARGO_PKG_VERSION").to_owned(),
@@ -253,6 +275,10 @@ impl Context {
             atomic_cap: 1,
             max_ah: limits::AH,
             max_dm_size: limits::DM,
+            max_raw_qp: if is_raw { limits::RAW_QP } else { 0 },
+            max_wq: if is_raw { limits::WQ } else { 0 },
+            max_rwq_tables: if is_raw { limits::WQ } else { 0 },
+            max_rwq_table_size: if is_raw { limits::RWQ_TABLE } else { 0 },
             max_srq: limits::SRQ,
             max_srq_wr: limits::WR,
             max_srq_sge: limits::SGE,

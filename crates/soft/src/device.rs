@@ -13,6 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::context::limits;
 use crate::event::{AsyncEvent, EventKind, EventSource};
 use crate::host::Inner;
+use crate::raw::Steering;
 use crate::subnet::{self, Place, Subnet};
 use crate::{Context, Error, Host};
 
@@ -28,6 +29,9 @@ pub struct Device {
     subnet: Option<Arc<Subnet>>,
     port: RwLock<Port>,
     present: AtomicBool,
+    is_loopback: bool,
+    /// Who receives its raw packets.
+    pub(crate) steering: Steering,
     contexts: Mutex<Vec<Weak<Context>>>,
 }
 
@@ -71,6 +75,16 @@ impl Device {
     /// Number of its network interface.
     pub fn ifindex(&self) -> u32 {
         self.ifindex
+    }
+
+    /// MTU of its network interface, in bytes.
+    pub(crate) fn interface_mtu(&self) -> u32 {
+        self.port.read().mtu
+    }
+
+    /// Whether what leaves its interface comes in again.
+    pub(crate) fn is_loopback(&self) -> bool {
+        self.is_loopback
     }
 
     /// Whether the interface still exists.
@@ -188,6 +202,7 @@ impl Device {
             _ => {}
         }
         if interface.is_none() {
+            self.steering.flush();
             self.tell(EventKind::DeviceFatal, &EventSource::Device);
         }
     }
@@ -299,6 +314,8 @@ impl Devices {
             subnet: host.subnet.clone(),
             port: RwLock::new(port),
             present: AtomicBool::new(true),
+            is_loopback: interface.loopback,
+            steering: Steering::default(),
             contexts: Mutex::new(Vec::new()),
         }));
     }

@@ -31,6 +31,7 @@ mod pd;
 mod progress;
 mod qp;
 mod qpn;
+pub mod raw;
 mod reference;
 pub mod registry;
 pub mod sim;

@@ -41,6 +41,11 @@ pub(crate) struct Quotas {
     pub(crate) mw: Arc<Quota>,
     pub(crate) ah: Arc<Quota>,
     pub(crate) srq: Arc<Quota>,
+    pub(crate) raw_qp: Arc<Quota>,
+    pub(crate) wq: Arc<Quota>,
+    pub(crate) rwq_table: Arc<Quota>,
+    pub(crate) flow: Arc<Quota>,
+    pub(crate) counters: Arc<Quota>,
 }
 
 impl Default for Quotas {
@@ -52,6 +57,11 @@ impl Default for Quotas {
             mw: Quota::new("memory window", limits::MW),
             ah: Quota::new("address handle", limits::AH),
             srq: Quota::new("shared receive queue", limits::SRQ),
+            raw_qp: Quota::new("raw packet queue pair", limits::RAW_QP),
+            wq: Quota::new("work queue", limits::WQ),
+            rwq_table: Quota::new("table of work queues", limits::WQ),
+            flow: Quota::new("flow", limits::FLOW),
+            counters: Quota::new("counters object", limits::COUNTERS),
         }
     }
 }

@@ -845,8 +845,12 @@ impl ironverbs_transport::device::Sink for Nowhere {
 
 /// The capabilities of a new QP: what was asked for, if the device can.
 fn grant(init: &QpInit) -> Result<QpCap, Error> {
-    let mut cap = init.cap;
-    if init.srq.is_some() || !init.qp_type.has_responder() {
+    granted(init.cap, init.srq.is_none() && init.qp_type.has_responder())
+}
+
+/// The same, of a QP with receives of its own or without.
+pub(crate) fn granted(mut cap: QpCap, receives: bool) -> Result<QpCap, Error> {
+    if !receives {
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
     }
     let asked = [

@@ -58,6 +58,11 @@ impl QpTable {
         }
     }
 
+    /// Lets a number rest that no QP of this table has.
+    pub(crate) fn rest(&mut self, qpn: u32, now: Instant) {
+        self.free.push_back((now.after(REST), qpn));
+    }
+
     /// Takes the number rested longest, rested or not: for when no block can be had.
     pub(crate) fn take_unrested(&mut self) -> Option<u32> {
         self.free.pop_front().map(|(_, qpn)| qpn)

@@ -27,7 +27,7 @@ pub struct SrqAttr {
 
 /// A ring of receive requests.
 #[derive(Debug)]
-struct Ring {
+pub(crate) struct Ring {
     wqes: Box<[Wqe]>,
     sges: Box<[Sge]>,
     max_sge: usize,
@@ -43,7 +43,7 @@ struct Wqe {
 }
 
 impl Ring {
-    fn new(max_wr: usize, max_sge: usize) -> Ring {
+    pub(crate) fn new(max_wr: usize, max_sge: usize) -> Ring {
         Ring {
             wqes: vec![Wqe::default(); max_wr].into(),
             sges: vec![Sge::default(); max_wr * max_sge].into(),
@@ -54,7 +54,7 @@ impl Ring {
         }
     }
 
-    fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+    pub(crate) fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         if sges.len() > self.max_sge {
             return Err(PostError::TooManySges { asked: sges.len(), max: self.max_sge as u32 });
         }
@@ -69,7 +69,7 @@ impl Ring {
         Ok(())
     }
 
-    fn pop(&mut self, into: &mut RecvWqe) -> bool {
+    pub(crate) fn pop(&mut self, into: &mut RecvWqe) -> bool {
         if self.len == 0 {
             return false;
         }

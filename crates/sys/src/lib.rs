@@ -12,6 +12,7 @@ pub mod event;
 pub mod lock;
 pub mod mem;
 pub mod netlink;
+pub mod packet;
 pub mod peer;
 pub mod process;
 pub mod pull;

@@ -39,7 +39,7 @@ struct Client {
     limit: Duration,
 }
 
-const CLIENTS: [Client; 8] = [
+const CLIENTS: [Client; 9] = [
     Client { name: "ucx", needs: &[tools::UCX], by: By::ALL, limit: seconds(180) },
     Client {
         name: "openmpi",
@@ -62,6 +62,12 @@ const CLIENTS: [Client; 8] = [
         needs: &[tools::PYTHON, tools::VENV, tools::NUMA, tools::CURL],
         by: &[By::Root, By::TwoHosts],
         limit: seconds(300),
+    },
+    Client {
+        name: "raw",
+        needs: &[tools::PERFTEST],
+        by: &[By::Root, By::TwoHosts],
+        limit: seconds(120),
     },
     Client {
         name: "perftest",

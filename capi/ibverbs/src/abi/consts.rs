@@ -37,6 +37,8 @@ pub(crate) const IBV_QP_OPEN_ATTR_TYPE: u32 = 1 << 3;
 pub(crate) const IBV_QP_INIT_ATTR_PD: u32 = 1;
 pub(crate) const IBV_QP_INIT_ATTR_XRCD: u32 = 1 << 1;
 pub(crate) const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
+pub(crate) const IBV_QP_INIT_ATTR_IND_TABLE: u32 = 1 << 4;
+pub(crate) const IBV_QP_INIT_ATTR_RX_HASH: u32 = 1 << 5;
 pub(crate) const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
 
 pub(crate) const IBV_QP_EX_WITH_RDMA_WRITE: u64 = 1;
@@ -49,6 +51,22 @@ pub(crate) const IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
 pub(crate) const IBV_QP_EX_WITH_LOCAL_INV: u64 = 1 << 7;
 pub(crate) const IBV_QP_EX_WITH_BIND_MW: u64 = 1 << 8;
 pub(crate) const IBV_QP_EX_WITH_SEND_WITH_INV: u64 = 1 << 9;
+
+pub(crate) const IBV_RX_HASH_FUNC_TOEPLITZ: u8 = 1;
+pub(crate) const IBV_RAW_PACKET_CAP_IP_CSUM: u32 = 1 << 2;
+pub(crate) const IBV_WQT_RQ: u32 = 0;
+pub(crate) const IBV_WQ_INIT_ATTR_FLAGS: u32 = 1;
+pub(crate) const IBV_WQ_ATTR_STATE: u32 = 1;
+pub(crate) const IBV_WQ_ATTR_CURR_STATE: u32 = 1 << 1;
+pub(crate) const IBV_WQ_ATTR_FLAGS: u32 = 1 << 2;
+pub(crate) const IBV_FLOW_ATTR_FLAGS_DONT_TRAP: u32 = 1 << 1;
+pub(crate) const IBV_FLOW_ATTR_FLAGS_EGRESS: u32 = 1 << 2;
+pub(crate) const IBV_FLOW_SPEC_INNER: u32 = 0x100;
+pub(crate) const IBV_FLOW_SPEC_ACTION_TAG: u32 = 0x1000;
+pub(crate) const IBV_FLOW_SPEC_ACTION_DROP: u32 = 0x1001;
+pub(crate) const IBV_FLOW_SPEC_ACTION_HANDLE: u32 = 0x1002;
+pub(crate) const IBV_FLOW_SPEC_ACTION_COUNT: u32 = 0x1003;
+pub(crate) const IBV_READ_COUNTERS_ATTR_PREFER_CACHED: u32 = 1;
 
 pub(crate) const IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1;
 pub(crate) const IBV_CQ_INIT_ATTR_MASK_PD: u32 = 1 << 1;

@@ -52,10 +52,19 @@ pub(crate) struct verbs_context {
     pub(crate) advise_mr:
         Option<unsafe extern "C" fn(*mut ibv_pd, u32, u32, *mut ibv_sge, u32) -> c_int>,
     pub(crate) alloc_null_mr: Option<unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr>,
-    pub(crate) read_counters: Unused,
-    pub(crate) attach_counters_point_flow: Unused,
-    pub(crate) create_counters: Unused,
-    pub(crate) destroy_counters: Unused,
+    pub(crate) read_counters:
+        Option<unsafe extern "C" fn(*mut ibv_counters, *mut u64, u32, u32) -> c_int>,
+    pub(crate) attach_counters_point_flow: Option<
+        unsafe extern "C" fn(
+            *mut ibv_counters,
+            *mut ibv_counter_attach_attr,
+            *mut ibv_flow,
+        ) -> c_int,
+    >,
+    pub(crate) create_counters: Option<
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_counters_init_attr) -> *mut ibv_counters,
+    >,
+    pub(crate) destroy_counters: Option<unsafe extern "C" fn(*mut ibv_counters) -> c_int>,
     pub(crate) reg_dm_mr:
         Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, u32) -> *mut ibv_mr>,
     pub(crate) alloc_dm:
@@ -74,11 +83,17 @@ pub(crate) struct verbs_context {
     pub(crate) modify_cq:
         Option<unsafe extern "C" fn(*mut ibv_cq, *mut ibv_modify_cq_attr) -> c_int>,
     pub(crate) post_srq_ops: Unused,
-    pub(crate) destroy_rwq_ind_table: Unused,
-    pub(crate) create_rwq_ind_table: Unused,
-    pub(crate) destroy_wq: Unused,
-    pub(crate) modify_wq: Unused,
-    pub(crate) create_wq: Unused,
+    pub(crate) destroy_rwq_ind_table: Option<unsafe extern "C" fn(*mut ibv_rwq_ind_table) -> c_int>,
+    pub(crate) create_rwq_ind_table: Option<
+        unsafe extern "C" fn(
+            *mut ibv_context,
+            *mut ibv_rwq_ind_table_init_attr,
+        ) -> *mut ibv_rwq_ind_table,
+    >,
+    pub(crate) destroy_wq: Option<unsafe extern "C" fn(*mut ibv_wq) -> c_int>,
+    pub(crate) modify_wq: Option<unsafe extern "C" fn(*mut ibv_wq, *mut ibv_wq_attr) -> c_int>,
+    pub(crate) create_wq:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_wq_init_attr) -> *mut ibv_wq>,
     pub(crate) query_rt_values:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
     pub(crate) create_cq_ex:
@@ -92,9 +107,10 @@ pub(crate) struct verbs_context {
             usize,
         ) -> c_int,
     >,
-    pub(crate) ibv_destroy_flow: Unused,
+    pub(crate) ibv_destroy_flow: Option<unsafe extern "C" fn(*mut ibv_flow) -> c_int>,
     pub(crate) abi_placeholder2: Unused,
-    pub(crate) ibv_create_flow: Unused,
+    pub(crate) ibv_create_flow:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_flow_attr) -> *mut ibv_flow>,
     pub(crate) abi_placeholder1: Unused,
     pub(crate) open_qp:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_open_attr) -> *mut ibv_qp>,

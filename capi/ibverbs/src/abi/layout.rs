@@ -68,6 +68,19 @@ layout! {
         wr_set_sge_list 312 wr_start 320 wr_complete 328 wr_abort 336 wr_atomic_write 344
     }
     ibv_xrcd 8 { context 0 }
+    ibv_wq 152 {
+        context 0 wq_context 8 pd 16 cq 24 wq_num 32 handle 36 state 40 wq_type 44 post_recv 48
+        mutex 56 cond 96 events_completed 144 comp_mask 148
+    }
+    ibv_wq_init_attr 48 { max_wr 12 max_sge 16 pd 24 cq 32 comp_mask 40 create_flags 44 }
+    ibv_wq_attr 20 { flags_mask 16 }
+    ibv_rwq_ind_table 24 { ind_tbl_handle 8 ind_tbl_num 12 comp_mask 16 }
+    ibv_rwq_ind_table_init_attr 24 { log_ind_tbl_size 0 ind_tbl 8 comp_mask 16 }
+    ibv_flow_attr 20 { type_ 4 size 8 priority 10 num_of_specs 12 port 13 flags 16 }
+    ibv_flow 24 { comp_mask 0 context 8 handle 16 }
+    ibv_counters 8 { context 0 }
+    ibv_counters_init_attr 4 {}
+    ibv_counter_attach_attr 12 { counter_desc 0 index 4 comp_mask 8 }
     ib_user_path_rec 64 {}
     ib_uverbs_ah_attr 32 {}
     ib_uverbs_qp_attr 144 {}

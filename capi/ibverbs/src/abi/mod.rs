@@ -12,6 +12,7 @@ mod context;
 mod kern;
 mod layout;
 mod objects;
+mod raw;
 mod work;
 
 pub(crate) use attr::*;
@@ -20,4 +21,5 @@ pub(crate) use consts::*;
 pub(crate) use context::*;
 pub(crate) use kern::*;
 pub(crate) use objects::*;
+pub(crate) use raw::*;
 pub(crate) use work::*;

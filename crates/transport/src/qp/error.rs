@@ -88,6 +88,13 @@ pub enum PostError {
         /// Bytes of the list.
         asked: u64,
     },
+    /// A raw packet queue pair sends frames, and one that spreads what it receives sends nothing. EINVAL. Never said by
+    /// this crate, which knows no such queue pairs.
+    #[error("{opcode:?} is not an operation of this raw packet queue pair")]
+    OnlyFrames {
+        /// Operation asked for.
+        opcode: WrOpcode,
+    },
     /// A UD send has no address. EINVAL.
     #[error("a UD send needs a destination")]
     NoDestination,
