@@ -7,10 +7,11 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// Built file, and where it goes.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     ("libibverbs.so", "lib/libibverbs.so.1"),
     ("librdmacm.so", "lib/librdmacm.so.1"),
     ("libibumad.so", "lib/libibumad.so.3"),
+    ("libibmad.so", "lib/libibmad.so.5"),
     ("libironverbs_paths.so", "lib/libironverbs_paths.so"),
     ("ironverbs", "bin/ironverbs"),
 ];
@@ -24,10 +25,11 @@ const TEXTS: [(&str, &str); 4] = [
 ];
 
 /// Names beside them, each a link to a file of the same folder. Programs are linked with the first.
-const LINKS: [(&str, &str); 3] = [
+const LINKS: [(&str, &str); 4] = [
     ("lib/libibverbs.so", "libibverbs.so.1"),
     ("lib/librdmacm.so", "librdmacm.so.1"),
     ("lib/libibumad.so", "libibumad.so.3"),
+    ("lib/libibmad.so", "libibmad.so.5"),
 ];
 
 /// The command line.
@@ -49,6 +51,7 @@ pub(crate) fn build() -> Program {
         "--package=ironverbs-capi-ibverbs",
         "--package=ironverbs-capi-rdmacm",
         "--package=ironverbs-capi-ibumad",
+        "--package=ironverbs-capi-ibmad",
         "--package=ironverbs-paths",
         "--package=ironverbs-cli",
     ])

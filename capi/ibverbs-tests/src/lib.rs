@@ -14,7 +14,7 @@ use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, Sym};
 use object::{Endianness, Object, ObjectSection};
 
-/// The directory that holds `libibverbs.so.1` and `librdmacm.so.1`: what `IRONVERBS_LIB_DIR` names,
+/// The directory that holds `libibverbs.so.1` and the libraries that jump into it: what `IRONVERBS_LIB_DIR` names,
 /// or one below `scratch` to which they are built and copied.
 ///
 /// # Panics
@@ -34,6 +34,7 @@ fn build_library(scratch: &Path) -> PathBuf {
     let built = Command::new(cargo)
         .args(["build", "--quiet", "--package", "ironverbs-capi-ibverbs"])
         .args(["--package", "ironverbs-capi-rdmacm", "--package", "ironverbs-capi-ibumad"])
+        .args(["--package", "ironverbs-capi-ibmad"])
         .arg("--target-dir")
         .arg(target)
         .output()
@@ -45,6 +46,7 @@ fn build_library(scratch: &Path) -> PathBuf {
         ("libibverbs.so", "libibverbs.so.1"),
         ("librdmacm.so", "librdmacm.so.1"),
         ("libibumad.so", "libibumad.so.3"),
+        ("libibmad.so", "libibmad.so.5"),
     ] {
         std::fs::copy(target.join("debug").join(name), directory.join(soname))
             .expect("the library is where cargo puts it");
@@ -147,7 +149,11 @@ pub fn compile(source: &Path, libraries: &[&str], scratch: &Path) -> PathBuf {
         .arg("-ldl")
         .output()
         .expect("gcc runs (package gcc)");
-    assert!(built.status.success(), "(packages libibverbs-dev, librdmacm-dev)\n{}", text(&built));
+    assert!(
+        built.status.success(),
+        "(packages libibverbs-dev, librdmacm-dev, libibmad-dev)\n{}",
+        text(&built)
+    );
     program
 }
 

@@ -23,6 +23,7 @@ mod events;
 mod exports;
 mod fail;
 mod host;
+mod ibmad;
 mod import;
 mod kern;
 mod misc;

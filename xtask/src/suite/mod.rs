@@ -114,7 +114,7 @@ const STEPS: [Step; 21] = [
         name: "unit",
         about: "cargo test --workspace: wire, transport under simulated networks, device, exports of the C ABI",
         budget: seconds(420),
-        needs: &[tools::CC, tools::VERBS_HEADERS, tools::CM_HEADERS],
+        needs: &[tools::CC, tools::VERBS_HEADERS, tools::CM_HEADERS, tools::MAD_HEADERS],
         staged: false,
         root: false,
         run: build::unit,

@@ -10,6 +10,7 @@ mod strings;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+pub(crate) use abi::ib_user_mad_t;
 pub(crate) use io::{
     close_port, done, get_fd, init, open_port, poll, recv, register, register_oui, register2, send,
     unregister,

@@ -1,0 +1,33 @@
+//! What happens beside a libibverbs.so.1 that is not ours.
+
+use std::ffi::c_int;
+use std::io::Write;
+use std::sync::Once;
+
+fn complain() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // Nobody is to be told when stderr is closed.
+        let _ = writeln!(
+            std::io::stderr(),
+            "ironverbs: libibmad.so.5 is ironverbs', libibverbs.so.1 is not, so that no call of \
+             libibmad can work: put both libraries of ironverbs on LD_LIBRARY_PATH, as \
+             `ironverbs run` does"
+        );
+    });
+    const ENOSYS: c_int = libc::ENOSYS;
+    // SAFETY: errno is a thread-local int that always exists.
+    unsafe { *libc::__errno_location() = ENOSYS };
+}
+
+/// In place of a function that returns a number: -ENOSYS.
+pub(crate) extern "C" fn missing_number() -> isize {
+    complain();
+    -(libc::ENOSYS as isize)
+}
+
+/// In place of a function that returns a pointer: 0.
+pub(crate) extern "C" fn missing_zero() -> usize {
+    complain();
+    0
+}
