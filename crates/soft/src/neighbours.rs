@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ironverbs_transport::device::{ByReference, Piece, Sink};
+use ironverbs_transport::device::{ByReference, Device, Piece, Sink};
+use ironverbs_transport::qp::{Candidate, Short};
 use ironverbs_wire::{Gid, IbRoute, Packet, Path};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -24,6 +25,7 @@ use crate::progress::Now;
 use crate::reference::{self, Cookie, Source};
 use crate::registry::{self, Registry};
 use crate::status::{Board, Wait, Waiting};
+use crate::surroundings::Surroundings;
 
 /// Payload bytes of a packet on a lane.
 pub(crate) const LOCAL_PACKET: usize = 16 * 1024;
@@ -37,6 +39,8 @@ const PACKET: u8 = 1;
 const DATAGRAM: u8 = 2;
 /// A packet of a connected QP by reference: [`Source`], then the packet's headers.
 const REFERENCE: u8 = 4;
+/// A small SEND: [`ShortHead`], then the data.
+const SHORT: u8 = 5;
 /// Packets to that QPN (4 bytes) are not taken.
 const ABSENT: u8 = 3;
 
@@ -88,6 +92,88 @@ impl Envelope {
             ib,
         }))
     }
+}
+
+/// Data of the longest [`Short`], which a line or a few hold.
+pub(crate) const SHORTEST: usize = 256;
+
+/// All of a [`Short`] but its data. In the byte order of the host, since both ends are on it.
+struct ShortHead;
+
+impl ShortHead {
+    const LEN: usize = 20;
+
+    const IMM: u32 = 1 << 24;
+    const ACK: u32 = 1 << 25;
+    const SOLICITED: u32 = 1 << 26;
+
+    #[inline]
+    fn emit(short: &Short<'_>) -> [u8; ShortHead::LEN] {
+        let flag = |set: bool, flag| if set { flag } else { 0 };
+        let flags = flag(short.imm.is_some(), ShortHead::IMM)
+            | flag(short.ack.is_some(), ShortHead::ACK)
+            | flag(short.solicited, ShortHead::SOLICITED);
+        let mut out = [0; ShortHead::LEN];
+        out[..4].copy_from_slice(&(short.dest_qpn | flags).to_ne_bytes());
+        out[4..8].copy_from_slice(&short.psn.to_ne_bytes());
+        out[8..12].copy_from_slice(&short.ack.unwrap_or_default().to_ne_bytes());
+        out[12..16].copy_from_slice(&u32::from(short.pkey).to_ne_bytes());
+        out[16..].copy_from_slice(&short.imm.unwrap_or_default());
+        out
+    }
+
+    #[inline]
+    fn parse<'a>(head: &[u8; ShortHead::LEN], payload: &'a [u8]) -> Short<'a> {
+        let word = |at: usize| {
+            let mut word = [0; 4];
+            word.copy_from_slice(&head[at..at + 4]);
+            u32::from_ne_bytes(word)
+        };
+        let first = word(0);
+        Short {
+            dest_qpn: first & 0xff_ffff,
+            psn: word(4) & 0xff_ffff,
+            ack: (first & ShortHead::ACK != 0).then(|| word(8) & 0xff_ffff),
+            pkey: word(12) as u16,
+            imm: (first & ShortHead::IMM != 0).then(|| word(16).to_ne_bytes()),
+            solicited: first & ShortHead::SOLICITED != 0,
+            payload,
+        }
+    }
+}
+
+/// Sends a small SEND, with its data from the list where there is one. False: nothing was sent, as the lane is full or
+/// closed, or the memory may not be read.
+pub(crate) fn send_short(
+    lane: &Outbound,
+    candidate: &Candidate<'_>,
+    surroundings: &mut Surroundings<'_>,
+) -> bool {
+    let mut producer = lane.producer.lock();
+    if producer.is_closed() {
+        return false;
+    }
+    let Some(room) = producer.reserve(ShortHead::LEN + candidate.len) else { return false };
+    let Some((head, mut rest)) = room.split_first_chunk_mut() else { return false };
+    *head = ShortHead::emit(&candidate.short);
+    if candidate.sges.is_empty() {
+        if rest.len() != candidate.short.payload.len() {
+            return false;
+        }
+        rest.copy_from_slice(candidate.short.payload);
+    }
+    for sge in candidate.sges {
+        let Some((piece, after)) = rest.split_at_mut_checked(sge.len as usize) else {
+            return false;
+        };
+        if sge.len > 0 && surroundings.gather(sge, 0, piece).is_err() {
+            return false;
+        }
+        rest = after;
+    }
+    producer.commit(SHORT);
+    wake(lane, producer);
+    true
 }
 
 /// QPs that found a lane full, to be sent for again when there is room.
@@ -177,7 +263,7 @@ impl Inner {
     pub(crate) fn take_records(
         &self,
         head: &mut [u8; HEAD],
-        take: &mut dyn FnMut(&Record<'_>),
+        mut take: impl FnMut(Arrival<'_>),
     ) -> bool {
         let Some(lanes) = self.lanes() else { return false };
         let mut any = false;
@@ -186,9 +272,20 @@ impl Inner {
                 // A lane that broke is taken away by its keeper.
                 let Ok(Some(record)) = inbound.consumer.next() else { break };
                 any = true;
+                if record.kind == SHORT {
+                    let short = record.array().map(|head| {
+                        let payload = record.bytes().get(ShortHead::LEN..).unwrap_or_default();
+                        ShortHead::parse(&head, payload)
+                    });
+                    take(Arrival::Short(inbound.slot, short));
+                    inbound.consumer.release();
+                    continue;
+                }
                 let copied = record.copy_prefix(head);
                 let (slot, pid, kind) = (inbound.slot, inbound.pid, record.kind);
-                take(&Record { slot, pid, kind, head: &head[..copied], bytes: record.bytes() });
+                let record =
+                    Record { slot, pid, kind, head: &head[..copied], bytes: record.bytes() };
+                take(Arrival::Record(&record));
                 inbound.consumer.release();
             }
         });
@@ -254,6 +351,13 @@ impl Inner {
             }
         }
     }
+}
+
+/// What comes by a lane.
+pub(crate) enum Arrival<'a> {
+    /// From the process in a slot; None: not well formed.
+    Short(u16, Option<Short<'a>>),
+    Record(&'a Record<'a>),
 }
 
 /// A record that came by a lane.

@@ -12,6 +12,7 @@ use ironverbs_sys::event::{Epoll, Event, EventFd, EventMode, Interest, spawn_thr
 use ironverbs_sys::netlink::Monitor;
 use ironverbs_sys::udp::{Datagram, RxBatch};
 use ironverbs_transport::device::Instant;
+use ironverbs_transport::qp::Short;
 use ironverbs_transport::verbs::QpType;
 use ironverbs_wire::icrc::{self, Verdict};
 use ironverbs_wire::mad::{GSI_QPN, mad_of};
@@ -23,7 +24,7 @@ use crate::host::{AT_EXIT, Clock, Inner};
 use crate::link::max_ident;
 use crate::management::{self, SMI_QPN};
 use crate::multicast;
-use crate::neighbours::{Content, HEAD, Record};
+use crate::neighbours::{Arrival, Content, HEAD, Record};
 use crate::qp::Left;
 use crate::registry::Registry;
 use crate::surroundings::Pull;
@@ -88,6 +89,8 @@ pub(crate) struct Engine {
     idle: u32,
     /// Room for the beginning of a record.
     head: [u8; HEAD],
+    /// The QP that was looked up last.
+    last: Weak<Qp>,
 }
 
 impl Engine {
@@ -99,6 +102,7 @@ impl Engine {
             skipped: 0,
             idle: 0,
             head: [0; HEAD],
+            last: Weak::new(),
         }
     }
 }
@@ -161,11 +165,10 @@ impl Inner {
         let registry = self.wire.get().and_then(|wire| wire.registry.as_ref());
         let Some(registry) = registry else { return self.run_timers(self.clock.now()) };
         let mut did = false;
-        // Read before anything has come, when there is time for it.
         let mut now = Now::of(&self.clock);
-        now.get();
         if !engine.owing.is_empty() {
-            for qp in engine.owing.drain(..) {
+            // Most have left with a request meanwhile.
+            for qp in engine.owing.drain(..).filter(|qp| qp.owes()) {
                 qp.settle(false, &mut now);
             }
             did = true;
@@ -173,17 +176,23 @@ impl Inner {
         did |= self.fail_overrun() | self.fail_removed() | self.blocked.retry(&mut now);
         did |= self.lanes().is_some_and(|lanes| lanes.pay());
         let looks = engine.looks_at_socket();
-        let Engine { batch, owing, head, .. } = engine;
+        let Engine { batch, owing, head, last, .. } = engine;
         let mut receiver = Receiver {
             host: self,
             group: Some(registry),
             ifindex: 0,
             now,
             current: None,
+            left: Left::Nothing,
+            last,
             owing,
             defer,
         };
-        did |= self.take_records(head, &mut |record| receiver.record(record));
+        did |= self.take_records(head, |arrival| match arrival {
+            Arrival::Short(slot, Some(short)) => receiver.short(slot, short),
+            Arrival::Short(_, None) => count(&self.received.malformed),
+            Arrival::Record(record) => receiver.record(record),
+        });
         self.mourn();
         // Silence counts only up to a moment before which everything that came has been taken: a thread that was off the
         // processor finds the answers it waited for in the socket.
@@ -219,6 +228,8 @@ impl Inner {
             ifindex: 0,
             now: Now::of(&self.clock),
             current: None,
+            left: Left::Nothing,
+            last: &mut Weak::new(),
             owing: &mut owing,
             defer: false,
         };
@@ -254,6 +265,8 @@ impl Inner {
             ifindex: 0,
             now: Now::of(&self.clock),
             current: None,
+            left: Left::Nothing,
+            last: &mut Weak::new(),
             owing: &mut owing,
             defer: false,
         };
@@ -330,6 +343,10 @@ struct Receiver<'a> {
     now: Now<'a>,
     /// The QP of the last packet, to be settled when one for another comes.
     current: Option<Arc<Qp>>,
+    /// What is left to do for it.
+    left: Left,
+    /// The QP that was looked up last.
+    last: &'a mut Weak<Qp>,
     owing: &'a mut Vec<Arc<Qp>>,
     defer: bool,
 }
@@ -542,14 +559,38 @@ impl Receiver<'_> {
         }
     }
 
-    /// Makes the QP of that number the current one; false when there is none.
-    fn select(&mut self, qpn: u32) -> bool {
-        if self.current.as_ref().is_some_and(|qp| qp.qpn() == qpn) {
-            return true;
+    /// A short message from the process in `slot`.
+    fn short(&mut self, slot: u16, mut short: Short<'_>) {
+        if let Some(qp) = self.choose(short.dest_qpn)
+            && let Some(left) = qp.handle_short(slot, &mut short)
+        {
+            self.left = self.left.max(left);
+            return;
         }
-        self.finish();
-        self.current = self.host.qps.read().get(qpn);
-        self.current.is_some()
+        if let Some(packet) = short.acknowledgement() {
+            self.connected(slot, &packet, None);
+        }
+        self.connected(slot, &short.request(), None);
+    }
+
+    /// Makes the QP of that number the current one, of which everything may have changed; false when there is none.
+    fn select(&mut self, qpn: u32) -> bool {
+        let found = self.choose(qpn).is_some();
+        self.left = Left::Unknown;
+        found
+    }
+
+    /// Makes the QP of that number the current one.
+    fn choose(&mut self, qpn: u32) -> Option<&Arc<Qp>> {
+        if self.current.as_ref().is_none_or(|qp| qp.qpn() != qpn) {
+            self.finish();
+            self.current = self.last.upgrade().filter(|qp| qp.is(qpn));
+            if self.current.is_none() {
+                self.current = self.host.qps.read().get(qpn);
+                *self.last = self.current.as_ref().map(Arc::downgrade).unwrap_or_default();
+            }
+        }
+        self.current.as_ref()
     }
 
     /// A packet that is for nobody here: GRO may have merged it with packets of ours.
@@ -565,10 +606,13 @@ impl Receiver<'_> {
     }
 
     fn finish(&mut self) {
-        if let Some(qp) = self.current.take()
-            && qp.settle(self.defer, &mut self.now) == Left::Acks
-            && !self.owing.iter().any(|other| Arc::ptr_eq(other, &qp))
-        {
+        let Some(qp) = self.current.take() else { return };
+        let left = match std::mem::replace(&mut self.left, Left::Nothing) {
+            Left::Nothing => return,
+            Left::Acks if self.defer => Left::Acks,
+            Left::Acks | Left::Unknown => qp.settle(self.defer, &mut self.now),
+        };
+        if left == Left::Acks && !self.owing.iter().any(|other| Arc::ptr_eq(other, &qp)) {
             self.owing.push(qp);
         }
     }

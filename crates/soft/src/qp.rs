@@ -1,10 +1,11 @@
 //! Queue pairs.
 
 mod ends;
+mod short;
 
 pub(crate) use self::ends::Unpublished;
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use ironverbs_transport::device::Instant;
@@ -50,6 +51,8 @@ pub struct Qp {
     access: AtomicU32,
     /// Send requests since RESET whose completions, or later ones, the program has read.
     read: Arc<AtomicU64>,
+    /// Whether it owes its peer acknowledgements, readable without the lock.
+    owes: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -113,11 +116,13 @@ impl State {
 }
 
 /// What is left to do after packets were handled.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Left {
     Nothing,
     /// Only acknowledgements, which may wait for the next round or ride along with the next send.
     Acks,
+    /// What [`Qp::settle`] finds out.
+    Unknown,
 }
 
 impl Qp {
@@ -198,6 +203,7 @@ impl Qp {
             attachments: Attachments::default(),
             access: AtomicU32::new(0),
             read: Arc::default(),
+            owes: AtomicBool::new(false),
             state: Mutex::new(State {
                 transport,
                 timer: None,
@@ -288,6 +294,11 @@ impl Qp {
         *self.state.lock().transport.counters()
     }
 
+    /// Whether it has that number, and was not destroyed.
+    pub(crate) fn is(&self, qpn: u32) -> bool {
+        self.qpn == qpn && !self.identity.is_retired()
+    }
+
     pub(crate) fn host(&self) -> &Inner {
         self.pd.host()
     }
@@ -343,7 +354,7 @@ impl Qp {
         if let Some(link) = link {
             if let Link::Lane(_) = link {
                 state.transport.set_packet_size(LOCAL_PACKET);
-                state.transport.hold_timeouts(true);
+                state.transport.hold_timeouts();
             }
             state.link = link;
             state.condemned = None;
@@ -536,7 +547,7 @@ impl Qp {
         if !lane.is_alive() || !transport.may_go_directly() {
             return false;
         }
-        transport.transmit_directly(&mut Surroundings::with_lane(self, lane));
+        transport.transmit_directly(&mut Surroundings::without_packets(self, lane));
         transport.output() == Output::None
     }
 
@@ -605,6 +616,7 @@ impl Qp {
                 false
             }
         };
+        self.owes.store(transport.owes_acks(), Ordering::Relaxed);
         if full {
             host.blocked.add(self.me());
             // A sleeper has told the receivers of the lanes that were full when it went to sleep, not of this one.
@@ -704,7 +716,7 @@ impl Qp {
         }
         // It lives, and takes our packets if it answers them.
         if packet.op.is_response() {
-            transport.hold_timeouts(true);
+            transport.hold_timeouts();
         }
         let taken = transport.counters().dropped.total() == dropped;
         drop(surroundings);
@@ -717,6 +729,7 @@ impl Qp {
     pub(crate) fn settle(&self, defer: bool, now: &mut Now<'_>) -> Left {
         let mut state = self.state.lock();
         if defer && !state.gone && state.transport.output() == Output::AcksOnly {
+            self.owes.store(true, Ordering::Relaxed);
             self.publish_later(&mut state);
             self.set_timer(&mut state);
             return Left::Acks;
@@ -821,7 +834,7 @@ impl PostGuard<'_> {
 impl Drop for PostGuard<'_> {
     fn drop(&mut self) {
         let Ok(state) = &mut self.state else { return };
-        if self.qp.carry_out(state) {
+        if self.qp.carry_out(state) || self.qp.send_short(state) {
             self.qp.publish_later(state);
         } else {
             let now = self.qp.host().now();

@@ -44,7 +44,7 @@ pub(crate) struct Pull {
 }
 
 /// The table of regions, locked when it is first asked for: most acknowledgements touch no memory.
-struct Held<'a> {
+pub(crate) struct Held<'a> {
     table: &'a RwLock<Regions>,
     guard: OnceCell<RwLockReadGuard<'a, Regions>>,
 }
@@ -85,6 +85,11 @@ impl<'a> Surroundings<'a> {
         Surroundings { lane: Some(lane), ..Surroundings::of(qp) }
     }
 
+    /// For what needs no packets, and no lock of the lane.
+    pub(crate) fn without_packets(qp: &'a Qp, lane: &'a Outbound) -> Surroundings<'a> {
+        Surroundings { lane: Some(lane), ..Surroundings::on_demand(qp) }
+    }
+
     fn fetch(&self, from: u64, to: u64, len: u32) -> Result<(), PullError> {
         let pull = self.pull.as_ref().ok_or(PullError::Elsewhere)?;
         let (gauge, len) = (&self.qp.host().gauge, len as usize);
@@ -97,7 +102,7 @@ impl<'a> Surroundings<'a> {
         }
     }
 
-    fn local(&self) -> Local<'_> {
+    fn local(&self) -> Local<'_, 'a> {
         Local {
             regions: &self.regions,
             pd: self.pd,

@@ -6,7 +6,7 @@
 //!
 //! `cargo test -p ironverbs-soft --test hazards_model`
 
-use ironverbs_soft::direct::protocol::{self, Memory, Word};
+use ironverbs_soft::direct::protocol::{self, Entry, Memory, Word};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
@@ -65,6 +65,13 @@ impl Memory for View {
     fn fence(&self, order: Ordering) {
         fence(order);
     }
+
+    fn claim(&self, value: u64) -> bool {
+        let (relaxed, slot) = (Ordering::Relaxed, self.word(Word::Slot));
+        let claimed = slot.compare_exchange(0, value, relaxed, relaxed).is_ok();
+        fence(Ordering::SeqCst);
+        claimed
+    }
 }
 
 /// One operation: whether it was done.
@@ -77,7 +84,9 @@ fn touch(view: &View) -> bool {
         *number = seen;
         *said = [line.says[0].load(Ordering::Relaxed), line.says[1].load(Ordering::Relaxed)];
     }
-    if said.iter().any(|said| said[0] == 0) || !protocol::enter(view, 7, numbers[0], numbers[1]) {
+    if said.iter().any(|said| said[0] == 0)
+        || protocol::enter(view, 7, numbers[0], numbers[1]) != Entry::Entered
+    {
         return false;
     }
     for said in said {
@@ -130,6 +139,18 @@ fn what_is_withdrawn_is_not_touched() {
             assert!(!touch(&View(shared, 0)));
         });
     }
+}
+
+#[test]
+fn a_slot_is_one_threads_at_a_time() {
+    model(3, || {
+        let shared = Shared::new();
+        let view = View(shared.clone(), 0);
+        let other = thread::spawn(move || touch(&view));
+        let one = touch(&View(shared.clone(), 0));
+        assert!(other.join().unwrap() || one);
+        take_back(&shared, 1);
+    });
 }
 
 #[test]

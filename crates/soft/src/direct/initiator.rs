@@ -9,13 +9,14 @@ use ironverbs_sys::peer::{self, Range};
 use ironverbs_transport::device::{Action, Atomic, Carrier, OneSided};
 use ironverbs_transport::verbs::{Access, Sge};
 
-use super::protocol::{self, Memory, Word};
+use super::protocol::{self, Entry, Memory, Word};
 use super::remote::{Found, Remote, Seen};
 use super::slots::{self, Slots};
 use super::table;
 use crate::config;
 use crate::context::limits;
-use crate::memory::{Regions, slot_of_key};
+use crate::memory::slot_of_key;
+use crate::surroundings::Held;
 
 /// Bytes touched under one naming in a slot: whoever waits for it waits so long, and no longer.
 const CHUNK: usize = 256 * 1024;
@@ -26,15 +27,13 @@ pub(crate) struct Initiator {
     /// This process, as the target knows it: its slot in the group, and which of the slot's tenants it is.
     own: (u16, u32),
     slots: Slots,
-    /// A bit per slot in use.
-    claimed: AtomicU32,
     count: AtomicU32,
     remote: OnceLock<Arc<Remote>>,
 }
 
 /// What a request needs of this side.
-pub(crate) struct Local<'a> {
-    pub(crate) regions: &'a Regions,
+pub(crate) struct Local<'a, 'h> {
+    pub(crate) regions: &'a Held<'h>,
     pub(crate) pd: u32,
     pub(crate) qpn: u32,
     pub(crate) mode: config::OneSided,
@@ -51,22 +50,9 @@ struct Target<'a> {
     addr: u64,
 }
 
-/// A slot that this thread has.
-struct Claim<'a> {
-    initiator: &'a Initiator,
-    slot: usize,
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        self.initiator.claimed.fetch_and(!(1 << self.slot), Ordering::Release);
-    }
-}
-
 impl Initiator {
     pub(crate) fn new(own: (u16, u32), slots: Slots) -> Initiator {
-        let (claimed, count) = (AtomicU32::new(0), AtomicU32::new(0));
-        Initiator { own, slots, claimed, count, remote: OnceLock::new() }
+        Initiator { own, slots, count: AtomicU32::new(0), remote: OnceLock::new() }
     }
 
     /// The target's table has come.
@@ -77,7 +63,11 @@ impl Initiator {
 
     /// Carries out a request, if that is possible; see [`ironverbs_transport::device::Device::carry_out`].
     #[inline]
-    pub(crate) fn carry_out(&self, local: &Local<'_>, request: &OneSided<'_>) -> Option<Carrier> {
+    pub(crate) fn carry_out(
+        &self,
+        local: &Local<'_, '_>,
+        request: &OneSided<'_>,
+    ) -> Option<Carrier> {
         let remote = self.remote.get()?;
         let (target, psn) = self.target(remote, local, request)?;
         if psn != request.psn {
@@ -91,9 +81,8 @@ impl Initiator {
         if sges.len() > limits::SGE as usize || !local.allows(sges, writes) {
             return None;
         }
-        let claim = self.claim()?;
         let carrier = target.carrier;
-        let touch = Touch { slots: &self.slots, slot: claim.slot, target };
+        let touch = Touch { slots: &self.slots, target };
         let done = match request.action {
             Action::WriteInline(bytes) => touch.write_bytes(bytes),
             Action::Write(sges) => touch.transfer(local, sges, request.len, false),
@@ -104,7 +93,7 @@ impl Initiator {
     }
 
     /// Whether it would be, if the target had carried out what is under way.
-    pub(crate) fn could_carry_out(&self, local: &Local<'_>, request: &OneSided<'_>) -> bool {
+    pub(crate) fn could_carry_out(&self, local: &Local<'_, '_>, request: &OneSided<'_>) -> bool {
         self.remote.get().is_some_and(|remote| self.target(remote, local, request).is_some())
     }
 
@@ -113,7 +102,7 @@ impl Initiator {
     fn target<'a>(
         &self,
         remote: &'a Remote,
-        local: &Local<'_>,
+        local: &Local<'_, '_>,
         request: &OneSided<'_>,
     ) -> Option<(Target<'a>, u32)> {
         if !self.slots.watched(Ordering::Acquire) || !remote.is_alive() {
@@ -165,30 +154,9 @@ impl Initiator {
         let qp = (qp.number, qp.at);
         Some((Target { remote, region, qp, name, carrier, addr }, psn))
     }
-
-    fn claim(&self) -> Option<Claim<'_>> {
-        let mut taken = self.claimed.load(Ordering::Relaxed);
-        loop {
-            let slot = taken.trailing_ones() as usize;
-            if slot >= slots::COUNT {
-                return None;
-            }
-            let with = taken | 1 << slot;
-            let exchange = self.claimed.compare_exchange_weak(
-                taken,
-                with,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            );
-            match exchange {
-                Ok(_) => return Some(Claim { initiator: self, slot }),
-                Err(now) => taken = now,
-            }
-        }
-    }
 }
 
-impl Local<'_> {
+impl Local<'_, '_> {
     /// Whether all of a list may be used: nothing is begun that would fail half-way.
     fn allows(&self, sges: &[Sge], write: bool) -> bool {
         sges.iter().filter(|sge| sge.len > 0).all(|sge| {
@@ -200,17 +168,22 @@ impl Local<'_> {
 /// A request under way, as the protocol sees it.
 struct Touch<'a> {
     slots: &'a Slots,
-    slot: usize,
     target: Target<'a>,
 }
 
-impl Memory for Touch<'_> {
+/// The same by one of the slots.
+struct Named<'a, 't> {
+    touch: &'a Touch<'t>,
+    slot: usize,
+}
+
+impl Memory for Named<'_, '_> {
     #[inline]
     fn load(&self, word: Word, order: Ordering) -> u64 {
-        let Target { remote, region, qp, .. } = &self.target;
+        let Touch { slots, target: Target { remote, region, qp, .. } } = self.touch;
         match word {
-            Word::Slot => self.slots.load(self.slot, order),
-            Word::Watched => self.slots.watched(order).into(),
+            Word::Slot => slots.load(self.slot, order),
+            Word::Watched => slots.watched(order).into(),
             Word::Region => remote.number(region.at, order).into(),
             Word::Qp => remote.number(qp.1, order).into(),
         }
@@ -220,7 +193,7 @@ impl Memory for Touch<'_> {
     fn store(&self, word: Word, value: u64, order: Ordering) {
         // The rest is not the initiator's.
         if word == Word::Slot {
-            self.slots.store(self.slot, value, order);
+            self.touch.slots.store(self.slot, value, order);
         }
     }
 
@@ -230,22 +203,31 @@ impl Memory for Touch<'_> {
     }
 
     #[inline]
-    fn publish(&self, value: u64) {
-        self.slots.publish(self.slot, value);
+    fn claim(&self, value: u64) -> bool {
+        self.touch.slots.claim(self.slot, value)
     }
 }
 
 impl Touch<'_> {
-    /// Runs `f` while the owner waits for us.
+    /// Runs `f` while the owner waits for us. None, too, while all slots are taken.
     #[inline]
     fn under_name<T>(&self, f: impl FnOnce() -> Option<T>) -> Option<T> {
         let Target { name, region, qp, .. } = &self.target;
-        if !protocol::enter(self, *name, region.number.into(), qp.0.into()) {
-            return None;
+        for slot in 0..slots::COUNT {
+            // Others of our queue pairs start elsewhere.
+            let slot = slot.wrapping_add(qp.1 / table::LINE) % slots::COUNT;
+            let named = Named { touch: self, slot };
+            match protocol::enter(&named, *name, region.number.into(), qp.0.into()) {
+                Entry::Taken => {}
+                Entry::Changed => return None,
+                Entry::Entered => {
+                    let result = f();
+                    protocol::leave(&named);
+                    return result;
+                }
+            }
         }
-        let result = f();
-        protocol::leave(self);
-        result
+        None
     }
 
     fn write_bytes(&self, bytes: &[u8]) -> Option<()> {
@@ -260,7 +242,7 @@ impl Touch<'_> {
     }
 
     /// Copies between a list, which was checked, and the target, in ascending order.
-    fn transfer(&self, local: &Local<'_>, sges: &[Sge], len: u64, reads: bool) -> Option<()> {
+    fn transfer(&self, local: &Local<'_, '_>, sges: &[Sge], len: u64, reads: bool) -> Option<()> {
         let mut pieces = Pieces { sges, used: 0 };
         let mut at = self.target.addr;
         let mut left = usize::try_from(len).ok()?;
@@ -280,7 +262,7 @@ impl Touch<'_> {
 
     fn copy(
         &self,
-        local: &Local<'_>,
+        local: &Local<'_, '_>,
         pieces: &mut Pieces<'_>,
         mut at: u64,
         len: usize,
@@ -303,7 +285,7 @@ impl Touch<'_> {
 
     fn kernel(
         &self,
-        local: &Local<'_>,
+        local: &Local<'_, '_>,
         pieces: &mut Pieces<'_>,
         at: u64,
         len: usize,
@@ -339,7 +321,7 @@ impl Touch<'_> {
         (copy().ok()? == len).then_some(())
     }
 
-    fn atomic(&self, local: &Local<'_>, op: Atomic, sges: &[Sge]) -> Option<()> {
+    fn atomic(&self, local: &Local<'_, '_>, op: Atomic, sges: &[Sge]) -> Option<()> {
         // Once it is done it cannot be done again by packets: so the result must find its place.
         scatter(local, sges, None)?;
         let addr = self.target.addr;
@@ -362,7 +344,7 @@ impl Touch<'_> {
 }
 
 /// Puts the result of an atomic into a list, or what is there already. None: it is not to be written.
-fn scatter(local: &Local<'_>, sges: &[Sge], result: Option<u64>) -> Option<()> {
+fn scatter(local: &Local<'_, '_>, sges: &[Sge], result: Option<u64>) -> Option<()> {
     let mut pieces = Pieces { sges, used: 0 };
     let mut bytes = result.unwrap_or(0).to_ne_bytes();
     let mut done = 0;
@@ -392,7 +374,7 @@ struct Pieces<'a> {
 impl Pieces<'_> {
     /// The address and length of the next piece, of `most` bytes at most; None at the end, or for 0 bytes.
     #[inline]
-    fn next(&mut self, local: &Local<'_>, most: usize, write: bool) -> Option<(u64, usize)> {
+    fn next(&mut self, local: &Local<'_, '_>, most: usize, write: bool) -> Option<(u64, usize)> {
         loop {
             let (sge, rest) = self.sges.split_first()?;
             let left = sge.len - self.used;

@@ -2,7 +2,7 @@
 //! processes or a model checker's.
 //!
 //! A line of the table has a sequence number, odd while it is being written, and a slot names the two lines
-//! that an operation depends on. The initiator reads the lines, names them in a slot ([`enter`]), looks at
+//! that an operation depends on. The initiator reads the lines, names them in a slot that is free ([`enter`]), looks at
 //! their numbers again, and only then touches memory; [`leave`] ends it. The owner changes a line
 //! ([`change`]) and then waits until no slot names it ([`value`]): either the initiator sees the change, or
 //! the owner sees the slot.
@@ -33,11 +33,23 @@ pub trait Memory {
     fn store(&self, word: Word, value: u64, order: Ordering);
     /// A fence of this order.
     fn fence(&self, order: Ordering);
-    /// Stores into [`Word::Slot`], with a sequentially consistent fence behind it.
-    fn publish(&self, value: u64) {
-        self.store(Word::Slot, value, Relaxed);
-        self.fence(Ordering::SeqCst);
+    /// Stores into [`Word::Slot`] if that is 0, with a sequentially consistent fence behind it. False: it is not, as
+    /// another thread of the initiator has the slot, or this is not the initiator's side.
+    fn claim(&self, value: u64) -> bool {
+        let _ = value;
+        false
     }
+}
+
+/// What became of [`enter`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Entry {
+    /// The lines do what they said until [`leave`].
+    Entered,
+    /// Something has changed: nothing may be touched.
+    Changed,
+    /// The slot is taken: with another it may be tried again.
+    Taken,
 }
 
 /// The sequence number of a line, to be read before what it says; None: it is being written.
@@ -48,23 +60,25 @@ pub fn begin<M: Memory>(memory: &M, line: Word) -> Option<u64> {
     number.is_multiple_of(2).then_some(number)
 }
 
-/// Says in the slot that what `name` stands for is about to be touched. True: the lines still have the numbers
-/// given, and do what they said until [`leave`]. False: something has changed, nothing may be touched.
+/// Says in the slot that what `name` stands for is about to be touched, if the lines still have the numbers given.
 #[inline]
-pub fn enter<M: Memory>(memory: &M, name: u64, region: u64, qp: u64) -> bool {
+pub fn enter<M: Memory>(memory: &M, name: u64, region: u64, qp: u64) -> Entry {
     // SYNC POINT: with the fence in `change`: either we see its number, or the owner sees our slot. It also
     // keeps the loads of what the lines say before the loads here.
-    memory.publish(name);
+    if !memory.claim(name) {
+        return Entry::Taken;
+    }
     let same = memory.load(Word::Watched, Relaxed) == 1
         && memory.load(Word::Region, Relaxed) == region
         && memory.load(Word::Qp, Relaxed) == qp;
     if !same {
         leave(memory);
+        return Entry::Changed;
     }
-    same
+    Entry::Entered
 }
 
-/// Ends what [`enter`] began.
+/// Ends what [`enter`] began, and gives the slot to whoever wants it next.
 #[inline]
 pub fn leave<M: Memory>(memory: &M) {
     // SYNC POINT: with the load in `value`: the memory is no longer touched.

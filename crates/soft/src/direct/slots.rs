@@ -62,18 +62,16 @@ impl Slots {
         }
     }
 
-    /// Stores, with a sequentially consistent fence behind it.
+    /// Stores into a slot that is free, with a sequentially consistent fence behind it. False: it is not.
     #[inline]
-    pub(crate) fn publish(&self, slot: usize, value: u64) {
-        if let Some(word) = self.memory.u64(self.first + slot * STRIDE) {
-            // An exchange is such a fence here, and quicker than a fence by itself.
-            if cfg!(target_arch = "x86_64") {
-                word.swap(value, Ordering::SeqCst);
-            } else {
-                word.store(value, Ordering::Relaxed);
-                fence(Ordering::SeqCst);
-            }
+    pub(crate) fn claim(&self, slot: usize, value: u64) -> bool {
+        let Some(word) = self.memory.u64(self.first + slot * STRIDE) else { return false };
+        let claimed = word.compare_exchange(0, value, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        // Here the exchange is such a fence.
+        if claimed && !cfg!(target_arch = "x86_64") {
+            fence(Ordering::SeqCst);
         }
+        claimed
     }
 
     /// Whether the target watches the slots.

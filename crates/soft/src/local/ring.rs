@@ -42,7 +42,7 @@ mod at {
 const LINES: usize = (SIZE - at::LINES) / LINE;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ironring");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// How the memfd shows in /proc/PID/maps.
 const NAME: &std::ffi::CStr = c"ironverbs-lane";
@@ -111,7 +111,7 @@ impl Memory for Mapped {
 
     #[inline]
     fn fence(&self) {
-        std::sync::atomic::fence(Ordering::SeqCst);
+        mem::fence();
     }
 }
 
@@ -267,6 +267,13 @@ impl Record<'_> {
             unsafe { mem::read(self.start as u64, to) };
         }
         len
+    }
+
+    /// Its first bytes, read once; None: it is shorter.
+    #[inline]
+    pub(crate) fn array<const N: usize>(&self) -> Option<[u8; N]> {
+        // SAFETY: the reader checked that `self.len` bytes are within the mapping, which the borrow of the consumer keeps.
+        (self.len >= N).then(|| unsafe { self.start.cast::<[u8; N]>().read_volatile() })
     }
 
     /// Its bytes, in place. The other process may change them at any time: copy what a decision

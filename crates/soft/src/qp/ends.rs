@@ -136,8 +136,9 @@ impl Qp {
     pub(crate) fn refused(&self, slot: u16, qpn: u32) {
         let mut state = self.state.lock();
         if state.is_connected(slot) && state.transport.peer().is_some_and(|(_, peer)| peer == qpn) {
-            self.read_testament(&mut state, self.host().now());
-            state.transport.hold_timeouts(false);
+            let now = self.host().now();
+            self.read_testament(&mut state, now);
+            state.transport.release_timeouts(now);
             self.set_timer(&mut state);
         }
     }
@@ -152,7 +153,7 @@ impl Qp {
             return;
         }
         let testament = self.read_testament(&mut state, now);
-        state.transport.hold_timeouts(false);
+        state.transport.release_timeouts(now);
         // One that was destroyed before says no more of its process than on a network.
         if departure.killed && !testament.is_some_and(|testament| testament.ended) {
             state.condemned = Some(now.after(self.host().clock.ticks(GRACE)));

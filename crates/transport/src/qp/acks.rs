@@ -233,7 +233,9 @@ impl Qp {
     fn note_progress(&mut self, packets: u32, in_use: bool, now: Instant) {
         let requester = &mut self.requester;
         let una = requester.una;
-        requester.timers.progress(una, now);
+        if !self.held {
+            requester.timers.progress(una, now);
+        }
         requester.retries = self.attr.retry_cnt;
         requester.rnr_retries = self.attr.rnr_retry;
         if in_use {

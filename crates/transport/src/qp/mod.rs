@@ -24,6 +24,7 @@ mod responses;
 mod send_queue;
 mod seq;
 mod sg;
+mod short;
 mod timers;
 mod transition;
 mod ud;
@@ -35,6 +36,7 @@ pub use self::counters::{Carried, Counters, Direct, Dropped};
 pub use self::direct::Accepts;
 pub use self::error::{ModifyError, PostError};
 pub use self::send_queue::Payload;
+pub use self::short::{Candidate, Short};
 
 use self::recv_queue::RecvQueue;
 use self::reference::Body;
@@ -185,11 +187,18 @@ impl Qp {
         }
     }
 
-    /// While `held`, to RESET at the latest, silence says nothing of the peer: its process is known
-    /// to live, and a process in a debugger is slow, not dead. A local ACK timeout that expires
-    /// begins anew at the cost of no retry, and no probes are sent.
-    pub fn hold_timeouts(&mut self, held: bool) {
-        self.held = held;
+    /// From now on, to RESET at the latest, silence says nothing of the peer: its process is known
+    /// to live, and a process in a debugger is slow, not dead. The local ACK timeout does not run, no
+    /// probes are sent, and nobody needs to know the time but for the pause after an RNR NAK.
+    pub fn hold_timeouts(&mut self) {
+        self.held = true;
+    }
+
+    /// Ends [`hold_timeouts`](Qp::hold_timeouts): what is under way is waited for from `now` on.
+    pub fn release_timeouts(&mut self, now: Instant) {
+        if std::mem::take(&mut self.held) {
+            self.requester.timers.restart(now);
+        }
     }
 
     /// The peer's process is gone for good, without a farewell: what was asked of it fails, the QP

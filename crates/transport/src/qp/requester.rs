@@ -53,7 +53,7 @@ pub(super) struct Requester {
     /// Losses before this PSN have had their effect on the window.
     pub(super) recovered: Seq,
     /// Packets sent since one asked for an acknowledgement.
-    unasked: u32,
+    pub(super) unasked: u32,
     pub(super) references: References,
     pub(super) switch: Switch,
 }
@@ -301,7 +301,9 @@ impl Qp {
 
         let requester = &mut self.requester;
         let again = at < requester.sent;
-        requester.timers.sent(at, now, !requester.is_waiting(), ack_req && !again);
+        if !self.held {
+            requester.timers.sent(at, now, !requester.is_waiting(), ack_req && !again);
+        }
         if again {
             self.counters.retransmits += 1;
         } else if answered {
@@ -426,12 +428,11 @@ impl Qp {
         {
             return;
         }
-        let requester = &mut self.requester;
         if self.held {
-            if requester.timers.timed_out(now) {
-                requester.timers.restart(now);
-            }
-        } else if requester.timers.timed_out(now) {
+            return;
+        }
+        let requester = &mut self.requester;
+        if requester.timers.timed_out(now) {
             self.counters.timeouts += 1;
             if requester.retries == 0 {
                 // IBA 9.9.2

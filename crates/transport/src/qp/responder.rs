@@ -29,7 +29,7 @@ pub(super) struct Responder {
     pub(super) refused: Option<Nak>,
     /// The gap before, or the want of a receive for, the expected packet has been told: IBA
     /// 9.7.5 has one NAK until it arrives.
-    nak_told: bool,
+    pub(super) nak_told: bool,
     pub(super) resources: Resources,
     /// A packet has arrived.
     pub(super) established: bool,
@@ -58,7 +58,7 @@ impl Responder {
         *self = Responder { expected, srqn, ..Responder::default() };
     }
 
-    fn message_done(&mut self) {
+    pub(super) fn message_done(&mut self) {
         self.msn = self.msn.wrapping_add(1);
     }
 }

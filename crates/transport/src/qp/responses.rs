@@ -11,7 +11,7 @@ use crate::device::{Device, Sink};
 use crate::verbs::QpType;
 
 /// An acknowledgement without credits: receives are not counted for the peer (IBA 9.7.7).
-const ACK: Syndrome = Syndrome::Ack { credits: 31 };
+pub(super) const ACK: Syndrome = Syndrome::Ack { credits: 31 };
 
 impl Qp {
     /// Whether there is more to send than acknowledgements.

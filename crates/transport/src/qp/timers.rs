@@ -110,8 +110,9 @@ impl Timers {
         self.is_paused()
     }
 
-    /// The local ACK timeout runs anew.
+    /// The local ACK timeout runs anew, and no answer is timed of what was sent before.
     pub(super) fn restart(&mut self, now: Instant) {
+        self.measured = None;
         self.waiting_since = now;
         self.active = now;
     }
@@ -135,16 +136,13 @@ impl Timers {
         self.round_trip.unwrap_or(0)
     }
 
-    /// The next of the clocks; `waiting` if packets are under way, `held` if probes are not sent.
+    /// The next of the clocks; `waiting` if packets are under way, `held` if silence means nothing.
     pub(super) fn deadline(&self, waiting: bool, held: bool) -> Option<Instant> {
         if self.rnr_until.is_some() {
             return self.rnr_until;
         }
-        if !waiting {
+        if !waiting || held {
             return None;
-        }
-        if held {
-            return self.timeout_at();
         }
         let probe = self.probe_at();
         Some(self.timeout_at().map_or(probe, |timeout| timeout.min(probe)))

@@ -100,7 +100,7 @@ fn the_size_does_not_change_under_a_request() {
 #[test]
 fn while_timeouts_are_held_silence_costs_neither_retries_nor_probes() {
     let mut pair = pair(Options { timeout: 10, retry_cnt: 0, ..Options::default() });
-    pair.hosts[0].qp.hold_timeouts(true);
+    pair.hosts[0].qp.hold_timeouts();
     // The peer does not hear, as if it were stopped.
     pair.net.filter = Some(|packet, _| packet.op != Op::WriteOnly);
     let sge = pair.hosts[0].dev.regions[0].sge(0, 8);
@@ -111,7 +111,8 @@ fn while_timeouts_are_held_silence_costs_neither_retries_nor_probes() {
     assert_eq!((counters.tx_packets, counters.timeouts, counters.probes), (1, 0, 0));
     assert_eq!(pair.poll(0, Queue::Send), None);
 
-    pair.hosts[0].qp.hold_timeouts(false);
+    let now = pair.net.now;
+    pair.hosts[0].qp.release_timeouts(now);
     let wc = pair.wait(0, Queue::Send);
     assert_eq!(wc.status, WcStatus::RetryExcErr);
     assert_eq!(pair.hosts[0].qp.counters().timeouts, 1);
@@ -120,7 +121,7 @@ fn while_timeouts_are_held_silence_costs_neither_retries_nor_probes() {
 #[test]
 fn held_timeouts_leave_the_pause_of_an_rnr_nak_alone() {
     let mut pair = pair(Options { rnr_retry: 1, ..Options::default() });
-    pair.hosts[0].qp.hold_timeouts(true);
+    pair.hosts[0].qp.hold_timeouts();
     pair.send(0, &wr(1, WrOpcode::Send), &[]);
     assert_eq!(pair.wait(0, Queue::Send).status, WcStatus::RnrRetryExcErr);
 }
@@ -128,7 +129,7 @@ fn held_timeouts_leave_the_pause_of_an_rnr_nak_alone() {
 #[test]
 fn an_infinite_timeout_that_is_held_has_no_deadline() {
     let mut pair = pair(Options { timeout: 0, ..Options::default() });
-    pair.hosts[0].qp.hold_timeouts(true);
+    pair.hosts[0].qp.hold_timeouts();
     pair.net.filter = Some(|_, _| false);
     pair.send(0, &wr(1, WrOpcode::Send), &[]);
     pair.settle();

@@ -12,6 +12,7 @@ mod reference;
 mod replay;
 mod requester;
 mod responder;
+mod short;
 mod states;
 mod support;
 mod xrc;
