@@ -66,6 +66,8 @@ struct State {
     posted: u64,
     /// When the QP fails, because its peer's process was killed.
     condemned: Option<Instant>,
+    /// Until when the peer's process may be silent, and the oldest packet that waited for it then.
+    patience: Option<(Instant, u64)>,
     /// What peers on this host were told of it.
     told: Option<Told>,
     /// Whether others are to be shown anew what it counted, and the last state they were shown.
@@ -108,10 +110,8 @@ impl State {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        match (self.transport.next_deadline(), self.condemned) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        }
+        let patience = self.patience.map(|(until, _)| until);
+        [self.transport.next_deadline(), self.condemned, patience].into_iter().flatten().min()
     }
 }
 
@@ -210,6 +210,7 @@ impl Qp {
                 link: Link::Wire,
                 posted: 0,
                 condemned: None,
+                patience: None,
                 told: None,
                 unpublished: false,
                 shown_state: QpState::Reset,
@@ -365,6 +366,7 @@ impl Qp {
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
             state.link = Link::Wire;
             state.condemned = None;
+            state.patience = None;
             state.posted = 0;
             self.access.store(0, Ordering::Relaxed);
             self.send_cq.purge(self.qpn);
@@ -571,6 +573,7 @@ impl Qp {
                 self.transmit(state, now);
             }
             self.tell_psn(state);
+            self.start_patience(state, || now);
         }
         self.publish_later(state);
         self.set_timer(state);
@@ -639,17 +642,11 @@ impl Qp {
             return;
         }
         state.timer = None;
-        let mut silent = None;
         if state.transport.next_deadline().is_some_and(|d| d <= now) {
             let mut surroundings = Surroundings::of(self);
             state.transport.handle_timeout(now, &mut surroundings);
-            silent = match &state.link {
-                Link::Lane(lane) if lane.is_alive() && lane.is_doubtful(now.0) => {
-                    Some(lane.clone())
-                }
-                _ => None,
-            };
         }
+        let silent = self.silent_lane(&mut state, now);
         if state.condemned.is_some_and(|at| at <= now) {
             state.condemned = None;
             let mut surroundings = Surroundings::of(self);

@@ -1,7 +1,7 @@
 //! The ends of connections: what a peer is owed, what it left, and what others are told meanwhile.
 
-use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ironverbs_transport::device::Instant;
@@ -14,7 +14,7 @@ use crate::context::limits;
 use crate::direct::Thing;
 use crate::direct::table::line_of_qp;
 use crate::host::AT_EXIT;
-use crate::local::Departure;
+use crate::local::{Departure, Outbound};
 use crate::neighbours::LastSink;
 use crate::status::{QpFacts, Testament};
 use crate::surroundings::Surroundings;
@@ -140,6 +140,32 @@ impl Qp {
             self.read_testament(&mut state, now);
             state.transport.release_timeouts(now);
             self.set_timer(&mut state);
+        }
+    }
+
+    /// Begins to wait for the peer's process, unless that is waited for already. A clock for each message would cost as much
+    /// as a good part of the rest, so one that runs goes on, and when it has run out the oldest packet tells.
+    #[inline]
+    pub(super) fn start_patience(&self, state: &mut State, now: impl FnOnce() -> Instant) {
+        if state.patience.is_some() || !matches!(state.link, Link::Lane(_)) {
+            return;
+        }
+        let waits = (state.transport.unacknowledged(), state.transport.ack_timeout());
+        if let (Some(oldest), Some(timeout)) = waits {
+            state.patience = Some((now().after(timeout), oldest));
+        }
+    }
+
+    /// The lane to a process that has been silent for long enough to be looked at. Its being silent means nothing in itself.
+    pub(super) fn silent_lane(&self, state: &mut State, now: Instant) -> Option<Arc<Outbound>> {
+        let (_, oldest) = state.patience.take_if(|(until, _)| *until <= now)?;
+        let silent = state.transport.unacknowledged() == Some(oldest);
+        self.start_patience(state, || now);
+        match &state.link {
+            Link::Lane(lane) if silent && lane.is_alive() && lane.is_doubtful(now.0) => {
+                Some(lane.clone())
+            }
+            _ => None,
         }
     }
 

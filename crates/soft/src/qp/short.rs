@@ -31,6 +31,10 @@ impl Qp {
             let len = candidate.len;
             transport.short_sent(len);
             self.owes.store(false, Ordering::Relaxed);
+            if state.patience.is_none() {
+                self.start_patience(state, || self.host().now());
+                self.set_timer(state);
+            }
         }
         sent
     }

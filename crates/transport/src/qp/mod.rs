@@ -201,6 +201,16 @@ impl Qp {
         }
     }
 
+    /// The oldest packet that waits for an acknowledgement, by a number that no other has before RESET; None if none waits.
+    pub fn unacknowledged(&self) -> Option<u64> {
+        self.requester.is_waiting().then(|| self.requester.una.number())
+    }
+
+    /// The local ACK timeout in nanoseconds; None if it is infinite.
+    pub fn ack_timeout(&self) -> Option<u64> {
+        self.requester.timers.timeout()
+    }
+
     /// The peer's process is gone for good, without a farewell: what was asked of it fails, the QP
     /// moves to ERR and flushes, and says so ([`QpEvent::Fatal`]). No effect on UD and on a QP that
     /// has no peer.

@@ -21,6 +21,11 @@ impl Seq {
         self.0 as u32 & psn::MASK
     }
 
+    /// All of it.
+    pub(super) fn number(self) -> u64 {
+        self.0
+    }
+
     /// The number nearest to this one that has these 24 bits.
     pub(super) fn near(self, psn: u32) -> Seq {
         Seq(self.0.saturating_add_signed(psn::diff(psn, self.psn()).into()))

@@ -56,6 +56,11 @@ impl Timers {
         self.timeout = (code != 0).then(|| 4_096 << code.clamp(TIMEOUT_FLOOR_CODE, 31));
     }
 
+    /// The local ACK timeout in nanoseconds; None: infinite.
+    pub(super) fn timeout(&self) -> Option<u64> {
+        self.timeout
+    }
+
     /// A packet was sent; `first` if none was under way. `measure`: it is new and its answer may
     /// be timed.
     pub(super) fn sent(&mut self, seq: Seq, now: Instant, first: bool, measure: bool) {
