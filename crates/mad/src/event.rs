@@ -72,6 +72,8 @@ pub enum Event {
     SidrFailed {
         /// The request.
         sidr: SidrId,
+        /// Why: [`Failure::NoReply`] or [`Failure::Refused`].
+        failure: Failure,
     },
 }
 
@@ -80,6 +82,8 @@ pub enum Event {
 pub enum Failure {
     /// The REQ was not answered.
     NoReply,
+    /// The peer's host has nobody who could answer, and says so ([`refused`](crate::Cm::refused)).
+    Refused,
     /// The REP was not answered.
     NotReady,
     /// The REP named a QP that is connected already. The peer has lost its memory; the old

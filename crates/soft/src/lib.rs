@@ -34,6 +34,7 @@ mod qpn;
 pub mod raw;
 mod reference;
 pub mod registry;
+mod reporting;
 pub mod sim;
 mod srq;
 mod status;

@@ -153,6 +153,17 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
         ("no-route-v6", "fd99::1", "RDMA_CM_EVENT_ADDR_ERROR, error: -101"),
         ("no-neighbour-v4", "10.66.0.77", "RDMA_CM_EVENT_ADDR_ERROR, error: -110"),
         ("no-neighbour-v6", "fd66::77", "RDMA_CM_EVENT_ADDR_ERROR, error: -110"),
+        // The host is there, and no process of it has a device open.
+        (
+            "nobody-v4",
+            Joined::address(End::A, Family::V4),
+            "RDMA_CM_EVENT_UNREACHABLE, error: -111",
+        ),
+        (
+            "nobody-v6",
+            Joined::address(End::A, Family::V6),
+            "RDMA_CM_EVENT_UNREACHABLE, error: -111",
+        ),
     ] {
         cases.case(name, seconds(60), |case| {
             let client = joined.b.within(root.runs("ucmatose").args(["-s", to]));

@@ -189,6 +189,7 @@ impl Cm {
             self.counters.duplicates += 1;
             return;
         }
+        resend.refusal = None;
         let wait = exponential(mra.service_timeout).saturating_add(conn.timeout);
         conn.set_deadline(&mut self.deadlines, Some(now.after(wait)));
     }

@@ -8,6 +8,7 @@ use ironverbs_wire::{Gid, Path};
 
 use super::ListenerId;
 use super::outbox::{Deadlines, Route, Timer};
+use super::refusal::Refusal;
 use crate::Instant;
 
 /// Where a connection is in its life (IBA 12.9.5 and 12.9.7, with the message that was received
@@ -59,11 +60,13 @@ pub(super) struct Resend {
     pub(super) left: u8,
     /// The peer has asked for more time. It may do so once for a message.
     pub(super) extended: bool,
+    /// The peer's host refuses the message.
+    pub(super) refusal: Option<Refusal>,
 }
 
 impl Resend {
     pub(super) fn new(times: u8) -> Self {
-        Self { left: times, extended: false }
+        Self { left: times, extended: false, refusal: None }
     }
 }
 
@@ -180,6 +183,16 @@ impl Table {
 
     pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut Conn> {
         self.conns.get_mut(&id)
+    }
+
+    /// Connections that wait for an answer from a host.
+    pub(super) fn waiting_for(&self, dst: &Gid) -> Vec<u32> {
+        let waits = |conn: &&Conn| {
+            let state = conn.state;
+            matches!(state, State::ReqSent(_) | State::RepSent(_) | State::DreqSent(_))
+                && conn.route.path.dst == *dst
+        };
+        self.conns.values().filter(waits).map(|conn| conn.id).collect()
     }
 
     pub(super) fn insert(&mut self, conn: Conn) {

@@ -8,6 +8,7 @@ mod outbox;
 mod parting;
 mod passive;
 mod proof;
+mod refusal;
 mod sidr;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -15,7 +16,7 @@ use std::collections::{BTreeSet, VecDeque};
 use ironverbs_wire::Path;
 use ironverbs_wire::mad::cm::Message;
 
-use self::conn::{Conn, State, Table};
+use self::conn::{Conn, Resend, State, Table};
 use self::listeners::{HalfOpen, Listeners};
 use self::outbox::{Deadlines, Outbox, Timer};
 use self::proof::Proven;
@@ -190,6 +191,21 @@ impl Cm {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.deadline = None;
         let failure = match &mut conn.state {
+            State::ReqSent(Resend { refusal: refusal @ Some(_), .. })
+            | State::RepSent(Resend { refusal: refusal @ Some(_), .. })
+            | State::DreqSent(Resend { refusal: refusal @ Some(_), .. }) => {
+                let soon = refusal.as_mut().and_then(|refusal| refusal.next(now, conn.timeout));
+                if soon.is_none() {
+                    *refusal = None;
+                }
+                self.counters.retries += 1;
+                if let Some(mad) = &conn.sent {
+                    self.out.push(conn.route, **mad);
+                }
+                let deadline = soon.unwrap_or(now.after(conn.timeout));
+                conn.set_deadline(&mut self.deadlines, Some(deadline));
+                return;
+            }
             State::ReqSent(resend) | State::RepSent(resend) | State::DreqSent(resend)
                 if resend.left > 0 =>
             {

@@ -8,26 +8,27 @@ use ironverbs_wire::mad::cm::{Message, ServiceId, SidrRep, SidrReq, SidrStatus};
 
 use super::listeners::Asked;
 use super::outbox::{Deadlines, Route, Timer};
+use super::refusal::Refusal;
 use super::{Cm, ListenerId, Origin, SidrId};
 use crate::error::padded;
 use crate::time::MIN_TIMEOUT;
 use crate::{
-    AnswerError, ConnectError, Event, Instant, Resolve, SidrAnswer, SidrReply, SidrRequest,
+    AnswerError, ConnectError, Event, Failure, Instant, Resolve, SidrAnswer, SidrReply, SidrRequest,
 };
 
 #[derive(Debug)]
-struct Resolution {
+pub(super) struct Resolution {
     id: u32,
     route: Route,
     tid: u64,
     deadline: Option<Instant>,
-    side: Side,
+    pub(super) side: Side,
 }
 
 #[derive(Debug)]
-enum Side {
+pub(super) enum Side {
     /// Asked by us.
-    Asking { mad: Box<Mad>, timeout: u64, left: u8 },
+    Asking { mad: Box<Mad>, timeout: u64, left: u8, refusal: Option<Refusal> },
     /// Asked by a peer, and the program is yet to answer.
     Asked { request_id: u32, service_id: ServiceId, counted: Option<ListenerId> },
     /// Answered, and kept to answer again.
@@ -35,7 +36,7 @@ enum Side {
 }
 
 impl Resolution {
-    fn set_deadline(&mut self, deadlines: &mut Deadlines, at: Option<Instant>) {
+    pub(super) fn set_deadline(&mut self, deadlines: &mut Deadlines, at: Option<Instant>) {
         Timer::Sidr(self.id).set(deadlines, &mut self.deadline, at);
     }
 
@@ -66,6 +67,18 @@ impl Sidr {
         self.resolutions.contains_key(&id)
     }
 
+    pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut Resolution> {
+        self.resolutions.get_mut(&id)
+    }
+
+    /// Resolutions that wait for an answer from a host.
+    pub(super) fn waiting_for(&self, dst: &Gid) -> Vec<u32> {
+        let waits = |found: &&Resolution| {
+            matches!(found.side, Side::Asking { .. }) && found.route.path.dst == *dst
+        };
+        self.resolutions.values().filter(waits).map(|found| found.id).collect()
+    }
+
     fn insert(&mut self, resolution: Resolution) {
         if let Some(name) = resolution.peers_name() {
             self.by_peer.insert(name, resolution.id);
@@ -92,7 +105,7 @@ impl Cm {
         let mad = mad.emit(tid);
         let timeout = resolve.timeout.max(MIN_TIMEOUT);
         let route = Route { path, pkey };
-        let side = Side::Asking { mad: Box::new(mad), timeout, left: max_retries };
+        let side = Side::Asking { mad: Box::new(mad), timeout, left: max_retries, refusal: None };
         let mut resolution = Resolution { id, route, tid, deadline: None, side };
         resolution.set_deadline(&mut self.deadlines, Some(now.after(timeout)));
         self.sidr.insert(resolution);
@@ -275,21 +288,26 @@ impl Cm {
     pub(super) fn sidr_timeout(&mut self, now: Instant, id: u32) {
         let Some(found) = self.sidr.resolutions.get_mut(&id) else { return };
         found.deadline = None;
-        if let Side::Asking { mad, timeout, left } = &mut found.side {
-            if *left > 0 {
-                *left -= 1;
+        if let Side::Asking { mad, timeout, left, refusal } = &mut found.side {
+            let soon = refusal.as_mut().and_then(|refusal| refusal.next(now, *timeout));
+            if soon.is_some() || *left > 0 {
+                if soon.is_none() {
+                    *refusal = None;
+                    *left -= 1;
+                }
                 self.counters.retries += 1;
                 self.out.push(found.route, **mad);
-                let deadline = now.after(*timeout);
+                let deadline = soon.unwrap_or(now.after(*timeout));
                 found.set_deadline(&mut self.deadlines, Some(deadline));
                 return;
             }
-            self.events.push_back(Event::SidrFailed { sidr: SidrId(id) });
+            self.events
+                .push_back(Event::SidrFailed { sidr: SidrId(id), failure: Failure::NoReply });
         }
         self.forget(id);
     }
 
-    fn forget(&mut self, id: u32) {
+    pub(super) fn forget(&mut self, id: u32) {
         let Some(mut found) = self.sidr.resolutions.remove(&id) else { return };
         found.set_deadline(&mut self.deadlines, None);
         if let Some(name) = found.peers_name()

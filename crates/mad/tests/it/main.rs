@@ -9,6 +9,7 @@ mod fabric;
 mod hostile;
 mod messages;
 mod probe;
+mod refusals;
 mod resolution;
 mod rmpp;
 mod subnet;

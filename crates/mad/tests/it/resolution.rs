@@ -1,6 +1,6 @@
 //! Resolution of datagram services.
 
-use ironverbs_mad::{AnswerError, ConnectError, Event, LocalAddr, Resolve, SidrAnswer};
+use ironverbs_mad::{AnswerError, ConnectError, Event, Failure, LocalAddr, Resolve, SidrAnswer};
 use ironverbs_wire::mad::cm::{Message, PortSpace, ServiceId, SidrStatus};
 
 use crate::support::{CLIENT, Faults, MS, SERVER, World, gid, header, path};
@@ -78,7 +78,7 @@ fn nobody_there() {
     world.wait(299 * MS);
     assert!(world.events(CLIENT).is_empty());
     world.wait(2 * MS);
-    assert_eq!(world.event(CLIENT), Event::SidrFailed { sidr });
+    assert_eq!(world.event(CLIENT), Event::SidrFailed { sidr, failure: Failure::NoReply });
     assert_eq!(world.trace.len(), 3);
     assert!(world.cms[CLIENT].is_empty());
 }

@@ -437,3 +437,6 @@ pub(super) fn fail(qp: &crate::Qp) {
 
 /// The status of a peer that is silent.
 pub(super) const SILENT: i32 = -errno::ETIMEDOUT;
+
+/// The status of what was given up because the peer's host goes on saying that nobody there has the port.
+pub(super) const REFUSED: i32 = -errno::ECONNREFUSED;

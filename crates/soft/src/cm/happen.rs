@@ -11,7 +11,7 @@ use ironverbs_wire::mad::cm::{IpHeader, RejReason, SidrStatus, Transport};
 use ironverbs_wire::{Gid, Path};
 
 use super::address::{self, Place};
-use super::connect::{Link, SILENT};
+use super::connect::{Link, REFUSED, SILENT};
 use super::event::{Queued, Subject};
 use super::id::{Call, Phase};
 use super::manager::Session;
@@ -51,6 +51,7 @@ impl Session<'_> {
             Event::Failed { conn, failure } => {
                 let (kind, status) = match failure {
                     Failure::NoReply | Failure::NotReady => (CmEventKind::Unreachable, SILENT),
+                    Failure::Refused => (CmEventKind::Unreachable, REFUSED),
                     Failure::StaleReply => {
                         (CmEventKind::Rejected, RejReason::StaleConnection.to_u16().into())
                     }
@@ -70,10 +71,11 @@ impl Session<'_> {
             Event::TimewaitExit { conn } => {
                 self.ended(conn, CmEventKind::TimewaitExit, 0, EventParam::None);
             }
-            Event::SidrFailed { sidr } => {
+            Event::SidrFailed { sidr, failure } => {
                 let id = self.core.sidrs.remove(&sidr);
                 if let Some(id) = self.upgrade(id.as_ref()) {
-                    id.over(CmEventKind::Unreachable, SILENT, EventParam::None);
+                    let status = if failure == Failure::Refused { REFUSED } else { SILENT };
+                    id.over(CmEventKind::Unreachable, status, EventParam::None);
                 }
             }
         }

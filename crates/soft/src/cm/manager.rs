@@ -17,7 +17,7 @@ use super::CmId;
 use super::grace::Grace;
 use super::last_words::LastWords;
 use super::ports::Ports;
-use super::wire::{self, Handed};
+use super::wire::{self, Handed, Reports};
 use crate::host::{AT_EXIT, Inner};
 use crate::registry::{Registry, Tenancy};
 
@@ -41,6 +41,8 @@ pub(crate) struct Manager {
     pub(super) waiting: Mutex<VecDeque<(u16, Handed)>>,
     /// What is said for processes that are dead.
     pub(super) last_words: Mutex<Vec<LastWords>>,
+    /// MADs to other hosts.
+    pub(super) reports: Reports,
     core: Mutex<Core>,
 }
 
@@ -107,10 +109,14 @@ impl Manager {
             id.look_again(now);
         }
         let mut session = self.session(host);
+        let heard = session.hear(true);
         session.look_for_listeners();
-        if session.core.timer.is_some_and(|deadline| deadline <= now) {
+        let due = session.core.timer.is_some_and(|deadline| deadline <= now);
+        if due {
             session.core.timer = None;
             session.cm().handle_timeout(ironverbs_mad::Instant(now.0));
+        }
+        if due || heard {
             session.run();
         }
     }
@@ -219,6 +225,16 @@ impl Session<'_> {
         Some(self.hold(id))
     }
 
+    /// Takes what hosts say of MADs that did not arrive. Whether any did.
+    fn hear(&mut self, due: bool) -> bool {
+        let refusals = self.host.cm.reports.refusals(due);
+        let now = self.now();
+        for gid in &refusals {
+            self.cm().refused(now, gid);
+        }
+        !refusals.is_empty()
+    }
+
     /// Sends what is to be sent, and tells ids what has happened to them.
     pub(super) fn run(&mut self) {
         loop {
@@ -230,7 +246,7 @@ impl Session<'_> {
                 }
             } else if let Some(event) = self.cm().poll_event() {
                 self.happened(event);
-            } else {
+            } else if !self.hear(false) {
                 break;
             }
         }

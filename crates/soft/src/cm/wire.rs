@@ -3,17 +3,21 @@
 //! Between processes of this host they go through lanes, as other datagrams do, save that a full lane loses none; where
 //! there is no lane, by the registry's mail; all else by UDP.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use ironverbs_mad::{Destination, Transmit, destination};
-use ironverbs_transport::device::Sink;
 use ironverbs_wire::icrc::Prefix;
-use ironverbs_wire::mad::{GSI_QPN, Mad, gmp};
+use ironverbs_wire::mad::{Mad, gmp};
 use ironverbs_wire::{Gid, ICRC_LEN, Packet, Path, ib};
+
+use parking_lot::Mutex;
 
 use super::grace;
 use super::manager::{SLOT_BITS, TIMER};
 use crate::config::DataPath;
 use crate::host::Inner;
 use crate::registry::Registry;
+use crate::reporting::{self, Reporting, Unreached};
 
 /// The source port that a MAD has which another process of this host is handed.
 const HANDED_PORT: u16 = 0x8000;
@@ -205,15 +209,58 @@ pub(crate) fn is_ours(
 }
 
 fn by_udp(host: &Inner, path: &Path, packet: &Packet<'_>) {
-    let Some(mut sender) = host.sender() else { return };
-    let devices = host.present_devices();
-    let device = devices.iter().find(|device| device.has_gid(&path.src));
-    sender.begin(device.map_or(0, |device| device.ifindex()));
-    if let Some(room) = sender.reserve(path, GSI_QPN, len(packet)) {
-        write(packet, room);
-        sender.commit();
+    if host.cm.reports.send(host, path, packet) {
+        return;
     }
-    sender.flush();
+    let Some(mut sender) = host.sender() else { return };
+    reporting::send(&mut sender, host, path, packet);
+}
+
+/// The sockets of MADs to other hosts. None until there is one, and where the network is no real one.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    open: Mutex<Option<Reporting>>,
+    /// Something was sent since the last look: on a short way what ICMP says of it is there already.
+    sent: AtomicBool,
+    /// A look is to come.
+    expected: AtomicBool,
+}
+
+/// How long after a MAD its host, if it is not further away than most, has said that nobody has the port, in nanoseconds.
+/// What is said later is found when the MAD would be repeated.
+const ICMP: u64 = 20_000_000;
+
+impl Reports {
+    /// False: not sent.
+    fn send(&self, host: &Inner, path: &Path, packet: &Packet<'_>) -> bool {
+        let Some(registry) = host.registry() else { return false };
+        let mut open = self.open.lock();
+        if open.is_none() {
+            *open = Reporting::open(host, registry.slot().wrapping_add(0x3000)).ok();
+        }
+        let Some(reporting) = &mut *open else { return false };
+        reporting.send(host, path, packet);
+        drop(open);
+        self.sent.store(true, Ordering::Relaxed);
+        if !self.expected.swap(true, Ordering::Relaxed) {
+            host.add_timer(host.now().after(ICMP), TIMER);
+        }
+        true
+    }
+
+    /// Hosts on which nobody has the port, as far as has been heard since the last call. `due`: a timer has brought us
+    /// here.
+    pub(super) fn refusals(&self, due: bool) -> Vec<Gid> {
+        if due {
+            self.expected.store(false, Ordering::Relaxed);
+        } else if !self.sent.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        self.sent.store(false, Ordering::Relaxed);
+        let open = self.open.lock();
+        let found = open.as_ref().map(Reporting::unreached).unwrap_or_default();
+        found.into_iter().filter(|(_, why)| *why == Unreached::Port).map(|(gid, _)| gid).collect()
+    }
 }
 
 /// The packet as it would come from a socket.
