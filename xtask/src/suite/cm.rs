@@ -1,7 +1,7 @@
 //! The distribution's programs that find each other through the connection manager: rdmacm-utils, perftest with `-R`,
 //! qperf with `-cm 1`.
 
-use super::{Cases, host, seconds};
+use super::{Cases, host, qperf, seconds};
 use crate::netns::{End, Family, Joined, Namespace};
 use crate::pair::User;
 use crate::process::{Finished, Outcome, Program, pause};
@@ -45,7 +45,7 @@ const UTILS: [Pair; 14] = [
     pair("ucmatose-migrate", "ucmatose -b @ -m -t 32 -a 14", "ucmatose -s @ -m -t 32 -a 14"),
     pair("udaddy", "udaddy -b @", "udaddy -s @"),
     pair("udaddy-several", "udaddy -b @ -c 5 -C 10", "udaddy -s @ -c 5 -C 10"),
-    pair("rdma_client", "rdma_server", "rdma_client -s @"),
+    pair("rdma_client", "rdma_server -s @", "rdma_client -s @"),
     pair("rdma_xclient-rc", "rdma_xserver -c r", "rdma_xclient -s @ -c r"),
     pair("rdma_xclient-xrc", "rdma_xserver -c x", "rdma_xclient -s @ -c x"),
     served("cmtime", "cmtime -b @", "cmtime -s @ -c 10"),
@@ -93,20 +93,17 @@ const PERFTEST_BRIEF: [Pair; 8] = [
     pair("ib_atomic_bw", "ib_atomic_bw -F -R -n 200", "ib_atomic_bw -F -R -n 200 @"),
 ];
 
-/// Those of qperf that the connection manager connects. Its others know peers by LIDs alone.
-const QPERF: [&str; 12] = [
-    "rc_bw",
-    "rc_bi_bw",
-    "rc_lat",
-    "rc_rdma_read_bw",
-    "rc_rdma_read_lat",
-    "rc_rdma_write_bw",
-    "rc_rdma_write_lat",
-    "rc_rdma_write_poll_lat",
-    "rc_compare_swap_mr",
-    "rc_fetch_add_mr",
-    "ver_rc_compare_swap",
-    "ver_rc_fetch_add",
+/// Options that the others do not have, on one host and on two.
+const MORE: [Pair; 9] = [
+    pair("rping-own-qp", "rping -s -a @ -v -C 10 -q", "rping -c -a @ -v -V -C 10 -q"),
+    pair("rping-any-largest", "rping -s -a ::0 -C 100 -S 65535", "rping -c -a @ -C 100 -S 65535"),
+    pair("rping-port", "rping -s -a @ -p 9999 -C 3", "rping -c -a @ -I @ -p 9999 -C 3"),
+    pair("ucmatose-100", "ucmatose -b @ -c 100 -C 3", "ucmatose -s @ -b @ -c 100 -C 3"),
+    pair("ucmatose-silent", "ucmatose -b @ -C 0", "ucmatose -s @ -C 0"),
+    pair("ucmatose-migrate-large", "ucmatose -b @ -m -S 1000000", "ucmatose -s @ -m -S 1000000"),
+    pair("udaddy-ipoib", "udaddy -b @ -P ipoib -t 32", "udaddy -s @ -P ipoib -t 32"),
+    pair("rdma_client-any", "rdma_server -p 5555", "rdma_client -s @ -p 5555"),
+    served("cmtime-1000", "cmtime -b @ -p 9999", "cmtime -s @ -p 9999 -c 1000 -r 3 -t 5000"),
 ];
 
 pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
@@ -115,8 +112,10 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     let [(root_name, root), (nobody_name, nobody)] = host::users()?;
     let wire = User::own().on_path("wire");
     for (name, user) in [(root_name, &root), (nobody_name, &nobody), ("root-by-wire", &wire)] {
+        let more = if name == root_name { &MORE[..] } else { &[] };
         for (family, address) in [("v4", "127.0.0.1"), ("v6", "::1")] {
-            for pair in UTILS.iter().filter(|pair| family == "v4" || !only_v4(pair)) {
+            let pairs = UTILS.iter().chain(more);
+            for pair in pairs.filter(|pair| family == "v4" || !only_v4(pair)) {
                 cases.case(format!("{}-{family}-{name}", pair.name), seconds(60), |case| {
                     pair.run(case, user, [&alone, &alone], address)
                 });
@@ -142,9 +141,18 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     for family in Family::BOTH {
         let address = Joined::address(End::A, family);
         let places = [&joined.a, &joined.b];
-        for pair in UTILS.iter().filter(|pair| family == Family::V4 || !only_v4(pair)) {
-            let name = format!("{}-{}-two-hosts", pair.name, family.name());
-            cases.case(name, seconds(60), |case| pair.run(case, &root, places, address));
+        for (user_name, user, pairs) in [
+            (root_name, &root, UTILS.iter().chain(&MORE)),
+            (nobody_name, &nobody, UTILS.iter().chain(&[])),
+        ] {
+            for pair in pairs.filter(|pair| family == Family::V4 || !only_v4(pair)) {
+                // The address that a client binds is its own.
+                if pair.client.contains("-b @") || pair.client.contains("-I @") {
+                    continue;
+                }
+                let name = format!("{}-{}-two-hosts-{user_name}", pair.name, family.name());
+                cases.case(name, seconds(60), |case| pair.run(case, user, places, address));
+            }
         }
     }
     // The kernel's tables: no route there; a host on the link that does not answer.
@@ -174,24 +182,24 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
             finished.says(says).map(drop)
         });
     }
-    for (name, places, receiver, sender) in [
-        ("mckey-loopback", [&alone, &alone], "127.0.0.1", "127.0.0.1"),
-        (
-            "mckey-two-hosts",
-            [&joined.a, &joined.b],
-            Joined::address(End::A, Family::V4),
-            Joined::address(End::B, Family::V4),
-        ),
+    const V4: &str = "239.77.1.1";
+    const V6: &str = "ff0e::7701";
+    let two = [&joined.a, &joined.b];
+    let one = [&alone, &alone];
+    for (name, user, places, group, family, options) in [
+        ("loopback", &root, one, V4, None, " -c 3 -S 1000"),
+        ("loopback-nobody", &nobody, one, V4, None, ""),
+        ("loopback-by-wire", &wire, one, V4, None, " -p 0x2"),
+        ("two-hosts-v4", &root, two, V4, Some(Family::V4), " -c 3"),
+        ("two-hosts-v6", &root, two, V6, Some(Family::V6), ""),
     ] {
-        cases.case(name, seconds(60), |case| mckey(case, &root, places, receiver, sender));
+        let address = |end| family.map_or("127.0.0.1", |family| Joined::address(end, family));
+        let ends = [End::A, End::B].map(address);
+        cases.case(format!("mckey-{name}"), seconds(60), |case| {
+            mckey(case, user, places, ends, group, options)
+        });
     }
-    for test in QPERF {
-        for (name, user) in [("local", &root), ("wire", &wire)] {
-            cases.case(format!("qperf-{test}-{name}"), seconds(60), |case| {
-                qperf(case, user, &alone, test)
-            });
-        }
-    }
+    qperf::connected(cases, &[("local", &root), ("wire", &wire)])?;
     Ok(())
 }
 
@@ -243,20 +251,21 @@ fn refused(client: &Finished) -> bool {
     says.iter().any(|word| client.output.contains(word))
 }
 
+/// The first end is a member and receives, the second sends without being one.
 fn mckey(
     case: &mut Case,
     user: &User,
     [to, from]: [&Namespace; 2],
-    receiver: &str,
-    sender: &str,
+    [receiver, sender]: [&str; 2],
+    group: &str,
+    options: &str,
 ) -> Outcome {
-    let group = "239.77.1.1";
-    let listen = format!("mckey -m {group} -b @");
+    let listen = format!("mckey -m {group} -b @{options}");
     let mut listening = case.start(&to.within(program(user, &listen, receiver)))?;
     listening.wait_until("membership", case.deadline(), |running| {
         running.output().contains("receiving data transfers")
     })?;
-    let send = format!("mckey -m {group} -b @ -s");
+    let send = format!("mckey -m {group} -b @ -s -o{options}");
     case.run(&from.within(program(user, &send, sender)))?;
     listening.wait(case.deadline())?.success().map(drop)
 }
@@ -279,16 +288,5 @@ fn ping_rping(
     match output.contains("server ping data: rdma-ping-4") {
         true => Ok(()),
         false => Err("rping's server did not see the fifth message".into()),
-    }
-}
-
-fn qperf(case: &mut Case, user: &User, place: &Namespace, test: &str) -> Outcome {
-    let mut server = case.start(&place.within(user.runs("qperf")))?;
-    crate::pair::wait_for_listener(&mut server, 19765, case.deadline())?;
-    let client = user.runs("qperf").args(["-t", "1", "-cm", "1", "127.0.0.1", test]);
-    let output = case.run(&place.within(client))?;
-    match output.contains(&format!("{test}:")) {
-        true => Ok(()),
-        false => Err("it shows no result".into()),
     }
 }

@@ -1,7 +1,7 @@
 //! Devices with InfiniBand links: the distribution's programs by LID, its diagnostics and its subnet manager, on one
 //! host and on two that are one subnet.
 
-use super::{Cases, seconds};
+use super::{Cases, qperf, seconds};
 use crate::netns::{End, Family, Joined, Namespace};
 use crate::pair::{self, User};
 use crate::process::{During, Outcome, Program, Running, pause};
@@ -98,6 +98,8 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
         let subnet = Subnet { user, ends, hosts: String::new(), address: "127.0.0.1" };
         programs(cases, name, &subnet);
     }
+    let (local, wire) = (User::own(), User::own().on_path("wire"));
+    qperf::by_lid(cases, &[("local", &local), ("wire", &wire)])?;
     let joined = Joined::new(4400)?;
     let [a, b] = [End::A, End::B].map(|end| Joined::address(end, Family::V4));
     let ends = [&joined.a, &joined.b];

@@ -15,6 +15,7 @@ mod load;
 mod long;
 mod perftest;
 mod pyverbs;
+mod qperf;
 mod wire;
 
 use crate::process::{Failure, Outcome};
@@ -211,6 +212,7 @@ const STEPS: [Step; 21] = [
         about: "InfiniBand links: the distribution's programs by LID on one host and on two, infiniband-diags, opensm",
         budget: seconds(90),
         needs: &[
+            tools::QPERF,
             tools::IBVERBS_UTILS,
             tools::PERFTEST,
             tools::RDMACM_UTILS,
