@@ -5,10 +5,13 @@
 #   interop.sh --list [GROUP]...
 #
 # STAGE is what `cargo xtask stage` makes, EXCHANGE the program of tests/exchange.c. Prints `ok NAME` or
-# `FAILED NAME: WHY` per case; --list the names only, anywhere. Groups: pingpong, verbs, cm, multicast, perftest, faults
+# `FAILED NAME: WHY` per case; --list the names only, anywhere. Groups: driver, pingpong, verbs, cm, multicast, perftest,
+# faults
 # and, only when named, matrix (all of perftest) and repeat (exchanges under loss, 50 times). With --direct both sides are the
 # kernel's, in the initial namespace: that shows whether the harness and the kernel are right (netem has no effect there: the
 # kernel does not let such packets out).
+# In group driver the side `driven` is our library on rxe1, by the driver plug-in of Debian's rdma-core, against the kernel's
+# with Debian's library; and Debian's pyverbs, meanwhile, on rxe0, where what passes with Debian's library passes with ours.
 # What is on the wire during most of verbs goes to EXCHANGE.pcap, of cm to EXCHANGE.cm.pcap.
 #
 # Under loss only programs take part that tell each other, by TCP, that they are through before they take their queue pairs
@@ -17,7 +20,7 @@
 # these programs ask for, as "for ever" (a capture shows it retransmit every 68 ms until killed; so it does to itself when
 # its peer is killed).
 set -u
-groups=" pingpong verbs cm multicast perftest faults "
+groups=" driver pingpong verbs cm multicast perftest faults "
 stage=${1-} exchange=${2-} direct= list=
 if [[ $stage == --list ]]; then list=1; shift; else shift 2; fi
 [[ ${1-} == --direct ]] && { direct=1; shift; }
@@ -28,20 +31,22 @@ runner=pair
 export stage direct exchange
 
 ours() {
-  if [[ $direct ]]; then "$@"; else ip netns exec peer "$stage/bin/ironverbs" run -- "$@"; fi
+  if [[ $direct ]]; then "$@"; else ip netns exec peer env IRONVERBS_SOFT=only "$stage/bin/ironverbs" run -- "$@"; fi
 }
 kernels() { "$@"; }
-export -f ours kernels
+driven() { env IRONVERBS_SOFT=off LD_LIBRARY_PATH="$stage/lib" "$@"; }
+export -f ours kernels driven
 
-declare -A address=([kernels-v4]=10.79.0.1 [kernels-v6]=fd79::1 [ours-v4]=10.79.0.2 [ours-v6]=fd79::2)
+declare -A address=([kernels-v4]=10.79.0.1 [kernels-v6]=fd79::1 [ours-v4]=10.79.0.2 [ours-v6]=fd79::2
+  [driven-v4]=10.79.0.1 [driven-v6]=fd79::1)
 [[ $direct ]] && address[ours-v4]=10.79.0.1 address[ours-v6]=fd79::1
 # The kernel's device is named: rxe1 is not its first.
-declare -A device=([kernels]="-d rxe1" [ours]="${direct:+-d rxe1}")
+declare -A device=([kernels]="-d rxe1" [ours]="${direct:+-d rxe1}" [driven]="-d rxe1")
 multicast=239.77.1.1
 declare -A mapped=([v4]=::ffff: [v6]=) gid
 
 # Where the GIDs stand in each side's table.
-[[ $list ]] || for side in ours kernels; do
+[[ $list ]] || for side in ours kernels driven; do
   table=$($side ibv_devinfo ${device[$side]} -v)
   for family in v4 v6; do
     wanted=${mapped[$family]}${address[$side-$family]}
@@ -218,9 +223,74 @@ perftest_cm() { # SUFFIX PROGRAM OPTION...: with -R it takes IPv4 addresses only
   each "$name-client-v4" kernels ours v4 "$program -R -F $*" "$program -R -F $* HOST" ""
 }
 
+# What a library's utilities say of the kernel's devices.
+seen() { # SIDE
+  run "$1" 60 ibv_devices && run "$1" 60 ibv_devinfo -v
+}
+
+devices() {
+  [[ $list ]] && { echo driver-devices; return; }
+  for side in kernels driven; do seen $side >"$logs/seen.$side" 2>&1; done
+  if difference=$(diff "$logs/seen.kernels" "$logs/seen.driven"); then
+    echo "ok driver-devices"
+  else
+    echo "FAILED driver-devices: ibv_devices or ibv_devinfo say something else than with Debian's library"
+    echo "$difference"
+  fi
+}
+
+driver() { # NAME SERVER CLIENT: our library on either side
+  each "driver-$1-server" driven kernels v4 "$2" "$3" ""
+  each "driver-$1-client" kernels driven v6 "$2" "$3" ""
+}
+
+modules=(addr atomic cq cq_events cqex device flow fork mr odp parent_domain pd qp qpex relaxed_ordering rss_traffic shared_pd
+  tag_matching)
+
+# Debian's pyverbs on rxe0, by our library, beside everything else.
+pyverbs_begins() {
+  [[ $list ]] && return
+  local tests=$logs/pyverbs
+  mkdir "$tests" && cp -r /usr/share/doc/rdma-core/tests "$tests" && gunzip -rf "$tests"
+  (cd "$tests" && run driven 900 python3 tests/run_tests.py -v --dev rxe0 "${modules[@]/#/tests.test_}") >"$logs/pyverbs.log" 2>&1 &
+  pyverbs=$!
+}
+
+# Each test that passes with Debian's library on this kernel is in a list, and passes.
+pyverbs_ends() {
+  [[ $list ]] && { echo driver-pyverbs; return; }
+  wait $pyverbs
+  local passed missing
+  # A test is named, perhaps described in a line of its own, and its verdict follows.
+  passed=$(sed -n 's/^test_[a-z0-9_]* (tests\.\([^)]*\)).*/\1/p; s/.*\.\.\. ok$/ok/p; s/^ok$/ok/p' "$logs/pyverbs.log" |
+    awk '$1 == "ok" { print name; next } { name = $1 }' | sort)
+  missing=$(comm -13 - "$(dirname "$0")/pyverbs-rxe.txt" <<<"$passed")
+  if [[ $missing ]]; then
+    echo "FAILED driver-pyverbs: $(wc -l <<<"$missing") tests do not pass: $(tr '\n' ' ' <<<"$missing")"
+    tail -n 40 "$logs/pyverbs.log"
+  else
+    echo "ok driver-pyverbs"
+  fi
+}
+
 group() { [[ $groups == *" $1 "* ]]; }
 
 declare -A options=([bw]="-s 8192 -n 150" [lat]="-s 64 -n 100")
+if group driver; then
+  devices
+  pyverbs_begins
+  for kind in rc uc ud srq; do
+    program="ibv_${kind}_pingpong -c -s 1024 -n 20 -p $port DEV -g GID"
+    driver $kind-pingpong "$program" "$program HOST4"
+  done
+  for what in send write read atomic; do
+    program="ib_${what}_bw -F -n 50 DEV -x GID"
+    [[ $what == atomic ]] || program="$program -s 8192"
+    driver ib_${what}_bw "$program" "$program HOST4"
+  done
+  program="ib_send_lat -F -n 50 -e DEV -x GID"
+  driver ib_send_lat-events "$program" "$program HOST4"
+fi
 if group pingpong; then
   pingpong both rc 4096 50
   pingpong half uc 4096 50
@@ -290,4 +360,5 @@ if group repeat; then
   for round in {1..25}; do exchanges rc-loss-$round -t rc -l; done
   calm
 fi
+if group driver; then pyverbs_ends; fi
 [[ $list ]] || echo "interop: done"
