@@ -200,6 +200,69 @@ static void operations_of_a_type(void)
 	CHECK(!strcmp(s.memory + 40, "to myself"));
 }
 
+/* Atomic WRITE, by both ways to post, and what is refused of it. */
+static void writes_of_eight_bytes(void)
+{
+	struct side a, b;
+	struct ibv_context *context = open_first();
+	struct ibv_device_attr_ex attr;
+	EQUAL(ibv_query_device_ex(context, NULL, &attr), 0);
+	CHECK(attr.device_cap_flags_ex & 1ULL << 40);
+	uint64_t value = 0x1122334455667788;
+	/* Right, right, at an odd address, of another length, beyond the region, without the right. */
+	enum { BUILT, POSTED, ODD, BEYOND, DENIED, CASES };
+	for (int how = 0; how < CASES; how++) {
+		a = side_on(context);
+		b = side_on(context);
+		struct ibv_qp_init_attr plain = qp_init(&a, IBV_QPT_RC);
+		struct ibv_qp_init_attr_ex init = { .send_cq = a.cq, .recv_cq = a.cq, .cap = plain.cap,
+			.qp_type = IBV_QPT_RC, .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+			.pd = a.pd, .send_ops_flags = IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_RDMA_READ };
+		a.qp = ibv_create_qp_ex(context, &init);
+		CHECK(a.qp);
+		make_qp(&b, IBV_QPT_RC);
+		connect_to(&a, &b);
+		connect_to(&b, &a);
+		struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(a.qp);
+		struct ibv_mr *denied = ibv_reg_mr(b.pd, b.memory, MEMORY, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+		uint64_t to = (uintptr_t)b.memory + (how == ODD ? 4 : how == BEYOND ? MEMORY : 64);
+		uint32_t rkey = how == DENIED ? denied->rkey : b.mr->rkey;
+		memcpy(a.memory, &value, 8);
+		if (how == POSTED) {
+			struct ibv_sge list[2] = { part(&a, 0, 3), part(&a, 3, 5) };
+			struct ibv_send_wr wr = send_of(list, IBV_WR_ATOMIC_WRITE), *bad;
+			wr.wr.rdma.remote_addr = to, wr.wr.rdma.rkey = rkey;
+			EQUAL(ibv_post_send(a.qp, &wr, &bad), EINVAL);
+			wr.num_sge = 2;
+			EQUAL(ibv_post_send(a.qp, &wr, &bad), 0);
+		} else {
+			ibv_wr_start(ex);
+			ex->wr_id = 1, ex->wr_flags = IBV_SEND_SIGNALED;
+			ibv_wr_atomic_write(ex, rkey, to, &value);
+			EQUAL(ibv_wr_complete(ex), 0);
+		}
+		struct ibv_wc wc = expect(a.cq, 1, how <= POSTED ? IBV_WC_SUCCESS : how == ODD ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_REM_ACCESS_ERR);
+		EQUAL(wc.opcode, IBV_WC_ATOMIC_WRITE);
+		uint64_t now[2];
+		memcpy(now, b.memory + 64, 16);
+		EQUAL(now[0], how <= POSTED ? value : 0);
+		EQUAL(now[1], 0);
+		expect_none(b.cq);
+	}
+	/* On no other service. */
+	make_qp(&a, IBV_QPT_UC);
+	EQUAL(to_init(a.qp), 0);
+	struct ibv_sge sge = part(&a, 0, 8);
+	struct ibv_send_wr wr = send_of(&sge, IBV_WR_ATOMIC_WRITE), *bad;
+	EQUAL(ibv_post_send(a.qp, &wr, &bad), EINVAL);
+}
+
+static void writes_of_eight_bytes_by_wire(void)
+{
+	setenv("IRONVERBS_PATH", "wire", 1);
+	writes_of_eight_bytes();
+}
+
 static void unknown_attributes(void)
 {
 	struct side s = side_on(open_first());
@@ -426,6 +489,8 @@ static const struct test tests[] = {
 	TEST(aborted_and_wrong_batches),
 	TEST(all_or_nothing),
 	TEST(operations_of_a_type),
+	TEST(writes_of_eight_bytes),
+	TEST(writes_of_eight_bytes_by_wire),
 	TEST(unknown_attributes),
 	TEST(polling_one_by_one),
 	TEST(times_of_completions),

@@ -61,7 +61,7 @@ static void prepare(void)
 		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_SEND_WITH_INV |
 			IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |
 			IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
-			IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW };
+			IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_ATOMIC_WRITE };
 	s.qp = ibv_create_qp_ex(s.context, &init);
 	CHECK(s.qp && shared);
 	ex = ibv_qp_to_qp_ex(s.qp);
@@ -207,14 +207,15 @@ static union ibv_gid no_group = { .raw = { 1, 2, 3 } };
 	ROW(ibv_post_send, struct ibv_send_wr w = { .opcode = 99 }, *bad = NULL; EQUAL(ibv_post_send(s.qp, &w, &bad), EINVAL); CHECK(bad == &w); \
 		EQUAL(ibv_post_send(&no_qp, &w, &bad), ENOENT)) \
 	ROW(ibv_qp_to_qp_ex, NOTHING(ibv_qp_to_qp_ex(&no_qp), ENOENT)) \
-	ROW(ibv_query_ece, struct ibv_ece e = { 0 }; EQUAL(ibv_query_ece(s.qp, &e), EOPNOTSUPP)) \
+	ROW(ibv_query_ece, struct ibv_ece e = { 1, 2, 3 }; EQUAL(ibv_query_ece(s.qp, NULL), EINVAL); EQUAL(ibv_query_ece(&no_qp, &e), ENOENT); EQUAL(e.options, 2)) \
 	ROW(ibv_query_qp, struct ibv_qp_attr a; struct ibv_qp_init_attr i; EQUAL(ibv_query_qp(&no_qp, &a, 0, &i), ENOENT); EQUAL(ibv_query_qp(s.qp, NULL, 0, &i), EINVAL)) \
 	ROW(ibv_query_qp_data_in_order, EQUAL(ibv_query_qp_data_in_order(&no_qp, IBV_WR_SEND, 0), 0)) \
-	ROW(ibv_set_ece, struct ibv_ece e = { 0 }; EQUAL(ibv_set_ece(s.qp, &e), EOPNOTSUPP)) \
+	ROW(ibv_set_ece, struct ibv_ece e = { .comp_mask = 1 }; EQUAL(ibv_set_ece(s.qp, &e), EINVAL); EQUAL(ibv_set_ece(s.qp, NULL), EINVAL); EQUAL(ibv_set_ece(&no_qp, &e), ENOENT)) \
 	ROW(ibv_wr_abort, SILENT(ibv_wr_abort(ex), EINVAL)) \
 	ROW(ibv_wr_atomic_cmp_swp, SILENT(ibv_wr_atomic_cmp_swp(ex, 0, 0, 0, 0), EINVAL)) \
 	ROW(ibv_wr_atomic_fetch_add, SILENT(ibv_wr_atomic_fetch_add(ex, 0, 0, 0), EINVAL)) \
-	ROW(ibv_wr_atomic_write, CHECK(!ex->wr_atomic_write)) \
+	ROW(ibv_wr_atomic_write, SILENT(ibv_wr_atomic_write(ex, 0, 0, &no_pd), EINVAL); ibv_wr_start(ex); ibv_wr_atomic_write(ex, 0, 0, NULL); \
+		EQUAL(ibv_wr_complete(ex), EINVAL)) \
 	ROW(ibv_wr_complete, EQUAL(ibv_wr_complete(ex), EINVAL)) \
 	ROW(ibv_wr_local_inv, SILENT(ibv_wr_local_inv(ex, 0), EINVAL)) \
 	ROW(ibv_wr_rdma_read, SILENT(ibv_wr_rdma_read(ex, 0, 0), EINVAL)) \

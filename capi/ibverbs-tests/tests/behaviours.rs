@@ -137,6 +137,8 @@ ironverbs_capi_ibverbs_tests::programs! {
         aborted_and_wrong_batches
         all_or_nothing
         operations_of_a_type
+        writes_of_eight_bytes
+        writes_of_eight_bytes_by_wire
         unknown_attributes
         polling_one_by_one
         times_of_completions

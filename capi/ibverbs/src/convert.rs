@@ -51,6 +51,7 @@ pub(crate) fn wr_opcode(value: u32) -> Outcome<WrOpcode> {
         7 => WrOpcode::LocalInv,
         8 => WrOpcode::BindMw,
         9 => WrOpcode::SendWithInv,
+        15 => WrOpcode::AtomicWrite,
         other => return Err(argument("opcode", other)),
     })
 }

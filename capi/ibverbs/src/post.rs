@@ -279,7 +279,7 @@ pub(crate) unsafe fn send_wr(wr: &ibv_send_wr, qp: &soft::Qp) -> Outcome<SendWr>
                 (request.remote_addr, request.rkey) = (atomic.remote_addr, atomic.rkey);
                 (request.compare_add, request.swap) = (atomic.compare_add, atomic.swap);
             }
-            WrOpcode::Write | WrOpcode::WriteWithImm | WrOpcode::Read => {
+            WrOpcode::Write | WrOpcode::WriteWithImm | WrOpcode::Read | WrOpcode::AtomicWrite => {
                 let rdma = wr.wr.rdma;
                 (request.remote_addr, request.rkey) = (rdma.remote_addr, rdma.rkey);
             }

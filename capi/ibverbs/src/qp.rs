@@ -322,16 +322,52 @@ pub(crate) unsafe extern "C" fn query_qp_data_in_order(
     0
 }
 
-const ECE: Failure = Failure::Unsupported { what: "enhanced connection establishment" };
-
-/// ibv_query_ece(3).
-pub(crate) extern "C" fn query_ece(_: *mut ibv_qp, _: *mut ibv_ece) -> c_int {
-    fail::status("ibv_query_ece", || Err(ECE))
+/// ibv_query_ece(3): there is no enhancement that this device could offer a peer, which is what zeros say.
+///
+/// # Safety
+/// As for [`objects::find`]; `ece` is null or has room for the structure.
+pub(crate) unsafe extern "C" fn query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    fail::status("ibv_query_ece", || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            alive(qp)?;
+            if ece.is_null() {
+                return Err(Failure::Null { what: "ece" });
+            }
+            ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 });
+        }
+        Ok(())
+    })
 }
 
-/// ibv_set_ece(3).
-pub(crate) extern "C" fn set_ece(_: *mut ibv_qp, _: *mut ibv_ece) -> c_int {
-    fail::status("ibv_set_ece", || Err(ECE))
+/// ibv_set_ece(3): what a peer offers is taken note of, and nothing of it is used; [`query_ece`] then says so.
+///
+/// # Safety
+/// As for [`objects::find`]; `ece` is null or points to the structure.
+pub(crate) unsafe extern "C" fn set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    fail::status("ibv_set_ece", || {
+        // SAFETY: the caller's promise.
+        let comp_mask = unsafe {
+            alive(qp)?;
+            ece.as_ref().ok_or(Failure::Null { what: "ece" })?.comp_mask
+        };
+        match comp_mask {
+            0 => Ok(()),
+            other => Err(Failure::Argument { what: "comp_mask", value: other.into() }),
+        }
+    })
+}
+
+/// # Safety
+/// As for [`objects::find`].
+unsafe fn alive(qp: *const ibv_qp) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match find::<ibv_qp_ex>(qp) {
+            Err(failure) if raw::of(qp).is_none() => Err(failure),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// ibv_attach_mcast(3). The LID has no meaning on Ethernet.

@@ -111,7 +111,8 @@ const OF_ALL: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 /// The private part of a QP with these operations, if the type has them all.
 pub(crate) fn extra(qp_type: QpType, ops: u64) -> Outcome<QpExtra> {
     let possible = match qp_type {
-        QpType::Rc | QpType::XrcSend => OF_RC | OF_UC | OF_ALL,
+        QpType::Rc => IBV_QP_EX_WITH_ATOMIC_WRITE | OF_RC | OF_UC | OF_ALL,
+        QpType::XrcSend => OF_RC | OF_UC | OF_ALL,
         QpType::Uc => OF_UC | OF_ALL,
         _ => OF_ALL,
     };
@@ -210,6 +211,7 @@ pub(crate) unsafe fn install(qp: *mut ibv_qp_ex, ops: u64) {
     qp.wr_atomic_cmp_swp = asked(IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(atomic_cmp_swp as _);
     qp.wr_atomic_fetch_add =
         asked(IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(atomic_fetch_add as _);
+    qp.wr_atomic_write = asked(IBV_QP_EX_WITH_ATOMIC_WRITE).then_some(atomic_write as _);
     qp.wr_rdma_read = asked(IBV_QP_EX_WITH_RDMA_READ).then_some(rdma_read as _);
     qp.wr_rdma_write = asked(IBV_QP_EX_WITH_RDMA_WRITE).then_some(rdma_write as _);
     qp.wr_rdma_write_imm = asked(IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM).then_some(rdma_write_imm as _);
@@ -449,6 +451,18 @@ unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, 
         add::<ibv_qp_ex>(qp, WrOpcode::FetchAdd, |wr| {
             (wr.rkey, wr.remote_addr, wr.compare_add) = (rkey, addr, add_);
         })
+    }
+}
+
+unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, value: *const c_void) {
+    // SAFETY: the caller's promise: eight readable bytes, which the call copies.
+    unsafe {
+        add::<ibv_qp_ex>(qp, WrOpcode::AtomicWrite, |wr| {
+            (wr.rkey, wr.remote_addr) = (rkey, addr);
+        });
+        within::<ibv_qp_ex>(qp, |batch, found| {
+            inline(batch, found, &[ibv_data_buf { addr: value.cast_mut(), length: 8 }])
+        });
     }
 }
 

@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             },
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: CLOCK_KHZ,
-            device_cap_flags_ex: plain.device_cap_flags.into(),
+            device_cap_flags_ex: u64::from(plain.device_cap_flags) | DEVICE_ATOMIC_WRITE,
             tso_caps: [0; 2],
             rss_caps: ibv_rss_caps {
                 supported_qpts: if raw { 1 << IBV_QPT_RAW_PACKET } else { 0 },

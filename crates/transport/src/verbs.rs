@@ -84,6 +84,8 @@ pub enum WrOpcode {
     BindMw = 8,
     /// SEND that invalidates an rkey of the responder.
     SendWithInv = 9,
+    /// RDMA WRITE of eight bytes that is seen whole, RC only.
+    AtomicWrite = 15,
 }
 
 impl WrOpcode {
@@ -134,6 +136,7 @@ pub enum WcOpcode {
     FetchAdd = 4,
     BindMw = 5,
     LocalInv = 6,
+    AtomicWrite = 9,
     Recv = 128,
     RecvWriteWithImm = 129,
 }

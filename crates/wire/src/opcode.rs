@@ -69,13 +69,16 @@ pub enum Op {
     SendLastInv = 0x16,
     /// The one packet of a SEND with invalidate.
     SendOnlyInv = 0x17,
+    /// A WRITE of eight bytes that is seen whole, and answered with a READ response of none (IBA, memory placement
+    /// extensions).
+    AtomicWrite = 0x1d,
 }
 
 use Op::*;
 
 impl Op {
     /// Every operation.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         SendFirst,
         SendMiddle,
         SendLast,
@@ -99,6 +102,7 @@ impl Op {
         FetchAdd,
         SendLastInv,
         SendOnlyInv,
+        AtomicWrite,
     ];
 
     const fn from_bits(bits: u8) -> Option<Self> {
@@ -126,6 +130,7 @@ impl Op {
             0x14 => FetchAdd,
             0x16 => SendLastInv,
             0x17 => SendOnlyInv,
+            0x1d => AtomicWrite,
             _ => return None,
         })
     }
@@ -189,7 +194,7 @@ impl Op {
 
     /// Whether an RETH follows the BTH.
     pub const fn has_reth(self) -> bool {
-        matches!(self, WriteFirst | WriteOnly | WriteOnlyImm | ReadRequest)
+        matches!(self, WriteFirst | WriteOnly | WriteOnlyImm | ReadRequest | AtomicWrite)
     }
 
     /// Whether the packet carries immediate data.
@@ -214,7 +219,7 @@ impl Op {
 
     /// Whether a payload may follow, be it of no bytes.
     pub const fn has_payload(self) -> bool {
-        self.is_send() || self.is_write() || self.is_read_response()
+        self.is_send() || self.is_write() || self.is_read_response() || matches!(self, AtomicWrite)
     }
 
     /// Whether the packet goes from requester to responder.
@@ -230,7 +235,8 @@ impl Op {
     /// Whether the operation exists on a service that this crate has the headers of.
     const fn is_valid_for(self, service: Service) -> bool {
         match service {
-            Service::Rc | Service::Xrc => true,
+            Service::Rc => true,
+            Service::Xrc => !matches!(self, AtomicWrite),
             Service::Uc => (self.is_send() && !self.has_ieth()) || self.is_write(),
             Service::Ud => matches!(self, SendOnly | SendOnlyImm),
             Service::Rd => false,
@@ -286,6 +292,7 @@ opcodes! {
     RC_FETCH_ADD = Rc FetchAdd;
     RC_SEND_LAST_INV = Rc SendLastInv;
     RC_SEND_ONLY_INV = Rc SendOnlyInv;
+    RC_ATOMIC_WRITE = Rc AtomicWrite;
     UC_SEND_FIRST = Uc SendFirst;
     UC_SEND_MIDDLE = Uc SendMiddle;
     UC_SEND_LAST = Uc SendLast;
@@ -381,6 +388,7 @@ mod tests {
             (Opcode::RC_FETCH_ADD, 20),
             (Opcode::RC_SEND_LAST_INV, 22),
             (Opcode::RC_SEND_ONLY_INV, 23),
+            (Opcode::RC_ATOMIC_WRITE, 29),
             (Opcode::UC_SEND_FIRST, 32),
             (Opcode::UC_WRITE_ONLY_IMM, 43),
             (Opcode::UD_SEND_ONLY, 100),
@@ -397,7 +405,7 @@ mod tests {
     #[test]
     fn each_service_has_its_operations_and_no_others() {
         let valid: Vec<u8> = (0..=255).filter(|&byte| Opcode(byte).split().is_some()).collect();
-        let expected = (0..=0x14).chain([0x16, 0x17]).chain(0x20..=0x2b).chain([0x64, 0x65]);
+        let expected = (0..=0x14).chain([0x16, 0x17, 0x1d]).chain(0x20..=0x2b).chain([0x64, 0x65]);
         let expected: Vec<u8> = expected.chain(0xa0..=0xb4).chain([0xb6, 0xb7]).collect();
         assert_eq!(valid, expected);
         for byte in valid {
@@ -437,6 +445,7 @@ mod tests {
             (FetchAdd, "LOX"),
             (SendLastInv, "LPT"),
             (SendOnlyInv, "LOPT"),
+            (AtomicWrite, "LOPR"),
         ];
         assert_eq!(expected.map(|(op, _)| op), Op::ALL);
         for (op, letters) in expected {

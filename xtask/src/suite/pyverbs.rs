@@ -41,6 +41,7 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     let directory = tree::target().join("pyverbs");
     unpack(&directory)?;
     let joined = Joined::new(1500)?;
+    let _pages = HugePages::set_aside();
     for (path, user) in [("auto", User::own()), ("wire", User::own().on_path("wire"))] {
         for module in MODULES {
             cases.case(format!("{module}-{path}"), seconds(180), |case| {
@@ -56,6 +57,31 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Huge pages that some tests want, where this user may set them aside; given back when it is dropped.
+struct HugePages {
+    before: Option<String>,
+}
+
+impl HugePages {
+    const NUMBER: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+
+    /// 32 MiB, unless the machine has some.
+    fn set_aside() -> HugePages {
+        let before = fs::read_to_string(Self::NUMBER).ok();
+        let before = before.filter(|number| number.trim() == "0");
+        let set = before.filter(|_| fs::write(Self::NUMBER, "16").is_ok());
+        HugePages { before: set }
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            let _ = fs::write(Self::NUMBER, before);
+        }
+    }
 }
 
 /// Copies the tests, which are installed compressed.

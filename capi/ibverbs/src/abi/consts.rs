@@ -51,6 +51,9 @@ pub(crate) const IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
 pub(crate) const IBV_QP_EX_WITH_LOCAL_INV: u64 = 1 << 7;
 pub(crate) const IBV_QP_EX_WITH_BIND_MW: u64 = 1 << 8;
 pub(crate) const IBV_QP_EX_WITH_SEND_WITH_INV: u64 = 1 << 9;
+pub(crate) const IBV_QP_EX_WITH_ATOMIC_WRITE: u64 = 1 << 12;
+/// Of `device_cap_flags_ex`: IB_UVERBS_DEVICE_ATOMIC_WRITE.
+pub(crate) const DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
 
 pub(crate) const IBV_RX_HASH_FUNC_TOEPLITZ: u8 = 1;
 pub(crate) const IBV_RAW_PACKET_CAP_IP_CSUM: u32 = 1 << 2;

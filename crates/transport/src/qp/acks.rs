@@ -120,6 +120,12 @@ impl Qp {
         let head = self.sends.head();
         let wqe = self.sends.wqe(head);
         let Progress::Started { first, .. } = wqe.progress else { return };
+        if wqe.wr.opcode == WrOpcode::AtomicWrite {
+            if !packet.payload.is_empty() || packet.op != Op::ReadRespOnly {
+                return self.fail_send(WcStatus::BadRespErr, VendorErr::BadResponse, dev);
+            }
+            return self.answered(seq, now, dev);
+        }
         let offset = u64::from(seq.since(first)) * self.mtu.bytes() as u64;
         let expected = wqe.len.saturating_sub(offset).min(self.mtu.bytes() as u64);
         let ends = self.requester.chunks.front() == Some(&seq.plus(1));

@@ -13,7 +13,7 @@ impl Qp {
         let Some(wqe) = self.sends.pop() else { return };
         self.counters.tx_messages += 1;
         if self.config.sq_sig_all || wqe.wr.flags.contains(SendFlags::SIGNALED) {
-            let byte_len = if wqe.is_answered() { wqe.len as u32 } else { 0 };
+            let byte_len = if wqe.fetches() { wqe.len as u32 } else { 0 };
             let wc = self.send_wc(&wqe, WcStatus::Success, VendorErr::None);
             dev.covers(self.sends.head());
             dev.complete(Queue::Send, Wc { byte_len, ..wc });
@@ -117,6 +117,7 @@ impl Qp {
                 WrOpcode::FetchAdd => WcOpcode::FetchAdd,
                 WrOpcode::LocalInv => WcOpcode::LocalInv,
                 WrOpcode::BindMw => WcOpcode::BindMw,
+                WrOpcode::AtomicWrite => WcOpcode::AtomicWrite,
             },
             vendor_err: why as u32,
             ..self.receive_wc()

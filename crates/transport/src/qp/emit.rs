@@ -63,6 +63,7 @@ pub(super) fn request_op(opcode: WrOpcode, first: bool, last: bool) -> Op {
         (WrOpcode::Read, ..) => Op::ReadRequest,
         (WrOpcode::CompareSwap, ..) => Op::CompareSwap,
         (WrOpcode::FetchAdd, ..) => Op::FetchAdd,
+        (WrOpcode::AtomicWrite, ..) => Op::AtomicWrite,
         (WrOpcode::Write | WrOpcode::WriteWithImm, true, false) => Op::WriteFirst,
         (WrOpcode::Write | WrOpcode::WriteWithImm, false, false) => Op::WriteMiddle,
         (WrOpcode::Write, false, true) => Op::WriteLast,

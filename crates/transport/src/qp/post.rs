@@ -25,6 +25,17 @@ impl Qp {
         let answered =
             matches!(wr.opcode, WrOpcode::Read | WrOpcode::CompareSwap | WrOpcode::FetchAdd);
         match &data {
+            Payload::Inline { len, .. } if wr.opcode == WrOpcode::AtomicWrite => {
+                if *len != 8 {
+                    return Err(PostError::AtomicLength { asked: *len as u64 });
+                }
+            }
+            Payload::Sges(sges) if wr.opcode == WrOpcode::AtomicWrite => {
+                let asked = sg::length(sges);
+                if asked != 8 {
+                    return Err(PostError::AtomicLength { asked });
+                }
+            }
             Payload::Inline { .. } if answered => Err(PostError::ReadInline(wr.opcode))?,
             Payload::Sges(sges) if answered && wr.opcode != WrOpcode::Read => {
                 let asked = sg::length(sges);
@@ -69,5 +80,6 @@ fn allows(qp_type: QpType, opcode: WrOpcode) -> bool {
         WrOpcode::Read | WrOpcode::CompareSwap | WrOpcode::FetchAdd | WrOpcode::SendWithInv => {
             qp_type.is_reliable()
         }
+        WrOpcode::AtomicWrite => qp_type == QpType::Rc,
     }
 }

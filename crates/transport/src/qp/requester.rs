@@ -252,7 +252,7 @@ impl Qp {
             return Err((WcStatus::LocQpOpErr, VendorErr::OpNotAllowed));
         }
         match self.sends.data(index) {
-            Data::Sges(sges) => sg::check(dev, sges, wqe.is_answered())
+            Data::Sges(sges) => sg::check(dev, sges, wqe.fetches())
                 .map_err(|fault| (WcStatus::LocProtErr, local(fault))),
             Data::Inline(_) => Ok(()),
         }

@@ -46,6 +46,11 @@ impl Qp {
                     compare: if swap { wr.compare_add } else { 0 },
                 });
             }
+            WrOpcode::AtomicWrite => {
+                let len = wqe.len as u32;
+                header.reth = Some(Reth { va: wr.remote_addr, rkey: wr.rkey, len });
+                payload = wqe.len as usize;
+            }
             _ => payload = left.min(mtu) as usize,
         }
         let Some(room) = emit::begin(sink, &self.path, header, payload) else { return false };

@@ -36,8 +36,16 @@ pub(super) struct Resource {
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    Read { va: u64, rkey: u32, len: u32 },
-    Atomic { value: u64 },
+    Read {
+        va: u64,
+        rkey: u32,
+        len: u32,
+    },
+    Atomic {
+        value: u64,
+    },
+    /// Of an atomic WRITE.
+    Written,
 }
 
 /// What a repeated request asks for.
@@ -45,6 +53,7 @@ pub(super) enum Answer {
 pub(super) enum Again {
     Read { va: u64, rkey: u32, len: u32, packets: u32 },
     Atomic,
+    Written,
 }
 
 impl Resource {
@@ -61,7 +70,7 @@ impl Resource {
     fn end_of(&self, seq: Seq, again: Again, mtu: u64) -> Option<u64> {
         let offset = u64::from(seq.since(self.first)) * mtu;
         match (self.answer, again) {
-            (Answer::Atomic { .. }, Again::Atomic) => Some(0),
+            (Answer::Atomic { .. }, Again::Atomic) | (Answer::Written, Again::Written) => Some(0),
             (
                 Answer::Read { va, rkey, len },
                 Again::Read { va: from, rkey: key, len: part, .. },
@@ -105,7 +114,7 @@ impl Resources {
     pub(super) fn keep(&mut self, answer: Answer, first: Seq, packets: u32, srqn: u32, msn: u32) {
         let end_offset = match answer {
             Answer::Read { len, .. } => len.into(),
-            Answer::Atomic { .. } => 0,
+            Answer::Atomic { .. } | Answer::Written => 0,
         };
         self.pending += 1;
         self.kept.push_back(Resource {
@@ -164,7 +173,7 @@ impl Resources {
         if resource.answered {
             let packets = match again {
                 Again::Read { packets, .. } => packets,
-                Again::Atomic => 1,
+                Again::Atomic | Again::Written => 1,
             };
             self.pending += usize::from(!resource.is_pending());
             resource.start = seq;

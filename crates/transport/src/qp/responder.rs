@@ -122,6 +122,7 @@ impl Qp {
         let packets = match packet.op {
             Op::ReadRequest => self.accept_read(packet, dev)?,
             Op::CompareSwap | Op::FetchAdd => self.accept_atomic(packet, dev)?,
+            Op::AtomicWrite => self.accept_atomic_write(packet, body, dev)?,
             _ => {
                 if self.place(packet, body, dev)? {
                     self.responder.message_done();
@@ -191,6 +192,27 @@ impl Qp {
         Ok(1)
     }
 
+    /// A WRITE of eight bytes whose address is a multiple of eight: one store.
+    fn accept_atomic_write<D: Device + ?Sized>(
+        &mut self,
+        packet: &Packet<'_>,
+        body: Body<'_>,
+        dev: &mut D,
+    ) -> Result<u32, Refusal> {
+        let reth = packet.reth.ok_or(Refusal::Invalid)?;
+        self.make_room(packet.op)?;
+        let (Body::Here(data), true) = (body, reth.len == 8 && reth.va.is_multiple_of(8)) else {
+            return Err(Refusal::Invalid);
+        };
+        if data.len() != 8 {
+            return Err(Refusal::Invalid);
+        }
+        self.check_reth(Access::REMOTE_WRITE, reth.rkey, reth.va, reth.len, dev)?;
+        dev.write_remote(reth.rkey, reth.va, data).map_err(|_| Refusal::Access)?;
+        self.keep(Answer::Written, 1);
+        Ok(1)
+    }
+
     fn make_room(&mut self, op: Op) -> Result<(), Refusal> {
         let admitted = self.responder.message.admits(op) && self.responder.resources.make_room();
         if admitted { Ok(()) } else { Err(Refusal::Invalid) }
@@ -206,7 +228,7 @@ impl Qp {
     /// A request from before (IBA 9.7.5.1): nothing is carried out twice.
     fn handle_duplicate(&mut self, seq: Seq, packet: &Packet<'_>) {
         self.counters.duplicates += 1;
-        if matches!(packet.op, Op::ReadRequest | Op::CompareSwap | Op::FetchAdd) {
+        if matches!(packet.op, Op::ReadRequest | Op::CompareSwap | Op::FetchAdd | Op::AtomicWrite) {
             if !self.answer_again(seq, packet) {
                 self.counters.dropped.stale += 1;
             }
@@ -225,6 +247,7 @@ impl Qp {
                 packets: self.packets(reth.len.into()),
             },
             (Op::CompareSwap | Op::FetchAdd, _) => Again::Atomic,
+            (Op::AtomicWrite, _) => Again::Written,
             _ => return false,
         };
         self.responder.resources.again(seq, again, self.mtu.bytes() as u64)

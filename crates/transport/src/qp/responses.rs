@@ -35,6 +35,10 @@ impl Qp {
             let sent = match resource.answer {
                 Answer::Read { va, rkey, .. } => self.send_read(&resource, va, rkey, dev, sink),
                 Answer::Atomic { value } => self.send_atomic(&resource, value, sink),
+                Answer::Written => {
+                    let header = self.response(resource.next, Op::ReadRespOnly, ACK, resource.msn);
+                    Ok(self.send_bare(header, sink))
+                }
             };
             match sent {
                 Ok(true) => {

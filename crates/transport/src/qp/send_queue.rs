@@ -68,11 +68,17 @@ pub(super) struct SendWqe {
 impl SendWqe {
     /// Whether it does nothing at the responder but read and write memory.
     pub(super) fn is_one_sided(&self) -> bool {
-        self.is_answered() || self.wr.opcode == WrOpcode::Write
+        self.wr.opcode == WrOpcode::Write
+            || (self.is_answered() && self.wr.opcode != WrOpcode::AtomicWrite)
     }
 
     /// Whether it ends with the responder's answer, not with its acknowledgement.
     pub(super) fn is_answered(&self) -> bool {
+        self.fetches() || self.wr.opcode == WrOpcode::AtomicWrite
+    }
+
+    /// Whether the answer brings data.
+    pub(super) fn fetches(&self) -> bool {
         matches!(self.wr.opcode, WrOpcode::Read | WrOpcode::CompareSwap | WrOpcode::FetchAdd)
     }
 }

@@ -162,6 +162,20 @@ fn a_lost_atomic_response_is_repeated_and_the_atomic_runs_once() {
 }
 
 #[test]
+fn a_lost_answer_to_an_atomic_write_is_repeated_and_nothing_is_written_again() {
+    let mut pair = pair(Options::default());
+    pair.net.filter = Some(|packet, number| !(packet.op == Op::ReadRespOnly && number < 4));
+    let sge = pair.hosts[0].dev.regions[0].sge(0, 8);
+    let request = remote(&pair, 0, WrOpcode::AtomicWrite);
+    pair.hosts[0].dev.regions[0].bytes[..8].copy_from_slice(b"12345678");
+    pair.send(0, &request, &[sge]);
+    succeed(&mut pair, 1);
+    assert_eq!(&pair.hosts[1].dev.regions[0].bytes[..8], b"12345678");
+    assert_eq!(pair.hosts[1].qp.counters().rx_messages, 1);
+    assert!(pair.hosts[0].qp.counters().retransmits > 0);
+}
+
+#[test]
 fn a_requester_keeps_to_its_read_limit() {
     let mut pair = pair(Options { max_rd_atomic: 2, max_dest_rd_atomic: 2, ..Options::default() });
     let sge = pair.hosts[0].dev.regions[0].sge(0, 256);

@@ -123,7 +123,7 @@ fn answers_to_what_was_not_sent_or_is_done_are_ignored() {
 
 #[test]
 fn answers_that_do_not_fit_the_request_are_bad_responses() {
-    let cases: [(WrOpcode, u32, u32, Op, usize); 9] = [
+    let cases: [(WrOpcode, u32, u32, Op, usize); 12] = [
         (WrOpcode::Read, 600, 0, Op::ReadRespFirst, 255),
         (WrOpcode::Read, 600, 0, Op::ReadRespOnly, 256),
         (WrOpcode::Read, 600, 0, Op::ReadRespLast, 256),
@@ -132,6 +132,9 @@ fn answers_that_do_not_fit_the_request_are_bad_responses() {
         (WrOpcode::Read, 10, 0, Op::ReadRespOnly, 0),
         (WrOpcode::Read, 8, 0, Op::AtomicAck, 0),
         (WrOpcode::FetchAdd, 8, 0, Op::ReadRespOnly, 8),
+        (WrOpcode::AtomicWrite, 8, 0, Op::ReadRespOnly, 8),
+        (WrOpcode::AtomicWrite, 8, 0, Op::ReadRespFirst, 0),
+        (WrOpcode::AtomicWrite, 8, 0, Op::AtomicAck, 0),
         (WrOpcode::Send, 8, 0, Op::ReadRespOnly, 8),
     ];
     for (opcode, len, n, op, payload) in cases {

@@ -312,6 +312,37 @@ fn atomics_run_once_and_their_result_is_repeated() {
 }
 
 #[test]
+fn an_atomic_write_runs_once_and_is_answered_again() {
+    let mut bench = Bench::new(Options::default());
+    let base = bench.dev().regions[0].base;
+    let write = |bench: &Bench, n, payload| {
+        let reth = bench.request(n, Op::AtomicWrite).reth.map(|reth| Reth { len: 8, ..reth });
+        Packet { reth, payload, ..bench.request(n, Op::AtomicWrite) }
+    };
+    let answered = |bench: &mut Bench| -> Vec<_> {
+        bench.sent().iter().map(|sent| (sent.packet().op, sent.packet().payload.len())).collect()
+    };
+    bench.give(&write(&bench, 0, b"12345678"));
+    assert_eq!(&bench.dev().regions[0].bytes[..8], b"12345678");
+    assert_eq!(answered(&mut bench), [(Op::ReadRespOnly, 0)]);
+    bench.give(&write(&bench, 0, b"abcdefgh"));
+    assert_eq!(answered(&mut bench), [(Op::ReadRespOnly, 0)]);
+    assert_eq!(&bench.dev().regions[0].bytes[..8], b"12345678");
+    // Of another length, or to an address that is no multiple of eight.
+    for (va, len, payload) in
+        [(base, 8, b"abcd".as_slice()), (base, 4, b"abcd"), (base + 4, 8, b"abcdefgh")]
+    {
+        let mut bench = Bench::new(Options::default());
+        let before = bench.dev().regions[0].bytes[..16].to_vec();
+        let packet = bench.request(0, Op::AtomicWrite);
+        let reth = packet.reth.map(|reth| Reth { va, len, ..reth });
+        bench.give(&Packet { reth, payload, ..packet });
+        assert_eq!(bench.state(), QpState::Err);
+        assert_eq!(bench.dev().regions[0].bytes[..16], before);
+    }
+}
+
+#[test]
 fn more_reads_than_agreed_are_an_invalid_request() {
     let mut bench = Bench::new(Options { max_dest_rd_atomic: 2, ..Options::default() });
     for n in 0..3 {
