@@ -9,7 +9,7 @@ use ironverbs_mad::{Cm, Config as CmConfig, Connect, Resolve};
 use ironverbs_soft::cm::*;
 use ironverbs_soft::config::{DataPath, Setting, Source};
 use ironverbs_soft::sim::Network;
-use ironverbs_soft::{Config, Gid, Host, Path};
+use ironverbs_soft::{Config, Gid, Host, Path, Qp, QpCap, QpInit, QpType};
 use ironverbs_wire::mad::cm::{IpHeader, Message, Req, ServiceId, SidrReq};
 use ironverbs_wire::mad::{Mad, gmp};
 use ironverbs_wire::{Packet, ROCE_PORT, icrc};
@@ -305,6 +305,67 @@ fn who_accepts_all_holds_a_bounded_number_of_them() {
 
 /// Attributes of what no connection begins with: MRA, REJ, REP, RTU, DREQ, DREP, SIDR_REP, LAP, APR (IBA 16.7.1.2).
 const ANSWERS: [u8; 9] = [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x18, 0x19, 0x1a];
+
+/// The PSN that a request names is the one that its receiver begins with (the captures of the mad crate show a kernel that
+/// does); what the receiver names, its own peer's.
+#[test]
+fn the_receiver_begins_with_the_psn_that_it_was_told() {
+    const TOLD: u32 = 0x12_3456;
+    let world = World::new();
+    let server = Server::new(&world.victim, VICTIM);
+    let mut req = world.forger.req(1, GOOD);
+    req = match Message::parse(&req).unwrap() {
+        (tid, Message::Req(req)) => Message::Req(Req { starting_psn: TOLD, ..req }).emit(tid),
+        other => panic!("{other:?}"),
+    };
+    world.inject(GOOD, &req);
+    let event = server.channel.try_next_event().unwrap().unwrap();
+    let (id, qp) = (event.id().clone(), rc_qp(&world.victim));
+    id.attach_qp(Some(&qp)).unwrap();
+    id.accept(None).unwrap();
+    let attr = qp.query();
+    assert_eq!(attr.sq_psn, TOLD);
+    assert_ne!(attr.rq_psn, TOLD);
+
+    // Two of ours agree.
+    let other = EventChannel::new(&world.good).unwrap();
+    let client = CmId::new(&other, PortSpace::Tcp, None).unwrap();
+    let (mine, theirs) = (rc_qp(&world.good), rc_qp(&world.victim));
+    client.resolve_addr(None, SocketAddr::new(IpAddr::V4(VICTIM), PORT), LONG).unwrap();
+    let wait = |channel: &EventChannel, kind| {
+        let end = 1_000_000_000;
+        let mut found = None;
+        world.network.run_until(end, || {
+            found = found.take().or_else(|| channel.try_next_event().unwrap());
+            found.is_some()
+        });
+        let event = found.expect("an event");
+        assert_eq!(event.kind(), kind);
+        event
+    };
+    wait(&other, CmEventKind::AddrResolved);
+    client.resolve_route(LONG).unwrap();
+    wait(&other, CmEventKind::RouteResolved);
+    client.attach_qp(Some(&mine)).unwrap();
+    client.connect(&ConnParam::default()).unwrap();
+    let asked = wait(&server.channel, CmEventKind::ConnectRequest).id().clone();
+    asked.attach_qp(Some(&theirs)).unwrap();
+    asked.accept(None).unwrap();
+    wait(&other, CmEventKind::Established);
+    let (mine, theirs) = (mine.query(), theirs.query());
+    assert_eq!((mine.sq_psn, mine.rq_psn), (theirs.rq_psn, theirs.sq_psn));
+    assert_ne!(mine.sq_psn, mine.rq_psn);
+}
+
+fn rc_qp(host: &Host) -> Arc<Qp> {
+    let context = host.devices().unwrap().remove(0).open().unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(4, None, 0).unwrap();
+    let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, ..QpCap::default() };
+    let (send_cq, recv_cq) = (cq.clone(), cq);
+    let init = QpInit { qp_type: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: true };
+    pd.create_qp(&init).unwrap()
+}
 
 /// Whatever else comes to QP1: nothing of it reaches a program, and the next one is served.
 #[test]

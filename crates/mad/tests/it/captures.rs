@@ -15,12 +15,12 @@ const NOW: Instant = Instant(1);
 const FILES: [&str; 4] =
     ["rping_rc_rdmacm", "rping_ipv6", "ucmatose_rc_rdmacm", "udaddy_ud_rdmacm"];
 
-/// The MADs of a capture and the way they went.
-fn capture(name: &str) -> Vec<(Path, Mad)> {
+/// The packets of a capture and the way they went, each from its BTH on.
+fn datagrams(name: &str) -> Vec<(Path, Vec<u8>)> {
     let file = format!("../wire/tests/data/{name}.pcap");
     let bytes = std::fs::read(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
     let mut rest = &bytes[24..];
-    let mut mads = Vec::new();
+    let mut all = Vec::new();
     while !rest.is_empty() {
         let len = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
         let (record, after) = rest.split_at(16 + len);
@@ -34,15 +34,48 @@ fn capture(name: &str) -> Vec<(Path, Mad)> {
             let gid = |at: usize| Gid(ip[at..at + 16].try_into().unwrap());
             (gid(8), gid(24), &ip[40..])
         };
-        // Destination QP 1, then 12 bytes of BTH and 8 of DETH before the MAD.
-        let packet = &udp[8..];
-        if packet[5..8] == [0, 0, 1] {
-            let path = Path { src, dst, traffic_class: 0, hop_limit: 64, flow_label: 0, ib: None };
-            mads.push((path, packet[20..20 + MAD_LEN].try_into().unwrap()));
-        }
+        let path = Path { src, dst, traffic_class: 0, hop_limit: 64, flow_label: 0, ib: None };
+        all.push((path, udp[8..].to_vec()));
     }
+    all
+}
+
+/// The MADs of a capture: destination QP 1, then 12 bytes of BTH and 8 of DETH before the MAD.
+fn capture(name: &str) -> Vec<(Path, Mad)> {
+    let to_qp1 = datagrams(name).into_iter().filter(|(_, packet)| packet[5..8] == [0, 0, 1]);
+    let mads: Vec<_> =
+        to_qp1.map(|(path, packet)| (path, packet[20..20 + MAD_LEN].try_into().unwrap())).collect();
     assert!(!mads.is_empty(), "{name}");
     mads
+}
+
+/// What a StartingPSN is: the PSN with which the peer of whoever names it begins. Between two kernels the packets of data that
+/// follow show it.
+#[test]
+fn a_side_names_the_psn_that_its_peer_begins_with() {
+    for name in ["rping_rc_rdmacm", "rping_ipv6", "ucmatose_rc_rdmacm"] {
+        // A side, its queue pair, and what it named.
+        let mut named = Vec::new();
+        for (path, mad) in capture(name) {
+            match Message::parse(&mad).unwrap().1 {
+                Message::Req(req) => named.push((path.src, req.local_qpn, req.starting_psn)),
+                Message::Rep(rep) => named.push((path.src, rep.local_qpn, rep.starting_psn)),
+                _ => {}
+            }
+        }
+        assert!(named.len() >= 2, "{name}");
+        named.sort_unstable();
+        named.dedup();
+        for (side, qpn, psn) in named {
+            let to_it = datagrams(name).into_iter().find(|(path, packet)| {
+                let number = |at: usize| u32::from_be_bytes(packet[at..at + 4].try_into().unwrap());
+                // Requests alone (below RDMA READ RESPONSE): answers have the PSNs of the other direction.
+                packet[0] < 0x0d && path.dst == side && number(4) & 0xff_ffff == qpn
+            });
+            let (_, first) = to_it.unwrap_or_else(|| panic!("{name}: nothing comes to {qpn:#x}"));
+            assert_eq!(u32::from_be_bytes([0, first[9], first[10], first[11]]), psn, "{name}");
+        }
+    }
 }
 
 /// Communication IDs in a message: the sender's and the receiver's, 0 where it has none.
