@@ -38,6 +38,16 @@ ironverbs_capi_ibverbs_tests::programs! {
         names_of_events
         endpoints
     }
+    wrong {
+        nothing_given
+        addresses_of_another_kind
+        out_of_turn
+        kinds_that_do_not_fit
+        options_out_of_bounds
+        private_data_too_long
+        groups
+        endpoints_that_cannot_be
+    }
     connections {
         a_message_arrives
         resources_are_swapped

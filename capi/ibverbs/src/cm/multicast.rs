@@ -38,6 +38,9 @@ pub(crate) unsafe extern "C" fn join_multicast_ex(
         // SAFETY: the caller's promise.
         let (handle, attr) = unsafe { (objects::find(id)?, &*given("mc_join_attr", attr)?) };
         let needed = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+        if attr.comp_mask & !needed != 0 {
+            return Err(Failure::Io(std::io::Error::from_raw_os_error(libc::ENOTSUP)));
+        }
         if attr.comp_mask != needed {
             return Err(Failure::Argument { what: "comp_mask", value: attr.comp_mask.into() });
         }
@@ -77,7 +80,12 @@ pub(crate) unsafe extern "C" fn leave_multicast(
 ) -> c_int {
     fail::number("rdma_leave_multicast", || {
         // SAFETY: the caller's promise.
-        unsafe { objects::find(id)?.id.soft.leave_multicast(address::read(addr)?)? };
+        let (handle, group) = unsafe { (objects::find(id)?, address::read(addr)?) };
+        // Of a synchronous id nobody else acknowledges that it joined, and this waits for it.
+        if handle.is_sync() {
+            handle.drop_event();
+        }
+        handle.id.soft.leave_multicast(group)?;
         Ok(0)
     })
 }
