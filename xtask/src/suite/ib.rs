@@ -6,6 +6,7 @@ use crate::netns::{End, Family, Joined, Namespace};
 use crate::pair::{self, User};
 use crate::process::{During, Outcome, Program, Running, pause};
 use crate::suite::case::Case;
+use crate::tree;
 use std::fs;
 
 /// TCP port on which two programs meet.
@@ -147,6 +148,28 @@ fn programs(cases: &mut Cases<'_>, place: &str, subnet: &Subnet<'_>) {
     }
 }
 
+/// Programs of infiniband-diags that need no administrator, at the first end, and what they say of the second and of the
+/// switch between.
+const DIAGNOSTICS: &[(&str, &[&str], &[&str])] = &[
+    ("ibaddr", &["-g", "2"], &["fe80::249:5250:a42:2"]),
+    ("smpquery", &["nodeinfo", "3"], &["NodeType:........................Switch"]),
+    ("smpquery", &["nodedesc", "3"], &["Node Description:................ironverbs switch"]),
+    ("smpquery", &["switchinfo", "3"], &["LinearFdbCap:....................49151"]),
+    ("smpquery", &["sl2vl", "2"], &["ports: in  0, out  0: | 0| 0|"]),
+    ("smpquery", &["vlarb", "2"], &["VLArbitration tables: Lid 2"]),
+    ("ibroute", &["3"], &["0x0002 002 : (Channel Adapter portguid 0x024952500a420002"]),
+    ("ibroute", &["-M", "3"], &["Multicast mlids [0xc000-0xc3ff]"]),
+    ("ibportstate", &["3", "2", "query"], &["PhysLinkState:...................LinkUp"]),
+    ("ibswitches", &[], &["Switch\t: 0x0249525300000001 ports 2"]),
+    ("ibnodes", &[], &["Ca\t: 0x0249524e0a420002 ports 1"]),
+    ("perfquery", &["-x", "2", "1"], &["PortXmitData:"]),
+    ("perfquery", &["-a", "3"], &["port 255"]),
+    ("smpdump", &["2", "0x11"], &["0249 524e 0a42 0002"]),
+    ("smpdump", &["-D", "0,1", "0x11"], &["0249 5253 0000 0001"]),
+    ("ibqueryerrors", &[], &["3 nodes checked, 0 bad nodes found"]),
+    ("dump_fts", &[], &["0x0001 001 : (Channel Adapter portguid 0x024952500a420001"]),
+];
+
 fn diagnostics(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
     let agents = [subnet.agent(case, 0)?, subnet.agent(case, 1)?];
     let nodes = GUIDS.map(|guid| guid.replace("0x02495250", "0249524e"));
@@ -165,6 +188,13 @@ fn diagnostics(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
     expect(&subnet.says(case, 0, "perfquery", &["2", "1"])?, &["PortXmitPkts"])?;
     let _echo = case.start(&subnet.runs(1, "ibping").arg("-S"))?;
     subnet.comes_to_say(case, 0, "ibping", &["-c", "1", "2"], &["1 received"])?;
+    let _sysstat = case.start(&subnet.runs(1, "ibsysstat").arg("-S"))?;
+    subnet.comes_to_say(case, 0, "ibsysstat", &["2", "ping"], &["sysstat ping succeeded"])?;
+    let ours = tree::stage().join("lib/libibmad.so.5").display().to_string();
+    expect(&subnet.says(case, 0, "ldd", &["/usr/sbin/sminfo"])?, &[&ours])?;
+    for (name, arguments, expected) in DIAGNOSTICS {
+        expect(&subnet.says(case, 0, name, arguments)?, expected)?;
+    }
     drop(agents);
     Ok(())
 }
@@ -180,6 +210,12 @@ fn opensm(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
     let _manager = case.start(&manager.env("OSM_CACHE_DIR", cache.display().to_string()))?;
     subnet.comes_to_say(case, 1, "sminfo", &[], &["sm lid 1", "SMINFO_MASTER"])?;
     subnet.comes_to_say(case, 1, "ibstat", &[], &["SM lid: 1"])?;
+    // What the diagnostics ask the administrator by themselves.
+    expect(&subnet.says(case, 1, "ibaddr", &["-G", GUIDS[0]])?, &["LID start 0x1 end 0x1"])?;
+    expect(
+        &subnet.says(case, 1, "smpquery", &["-G", "nodeinfo", GUIDS[0]])?,
+        &["# Node info: Lid 1"],
+    )?;
     // Records of all nodes are longer than a datagram.
     let nodes = GUIDS.map(|guid| guid.replace("0x02495250", "0x0249524e"));
     subnet.comes_to_say(case, 1, "saquery", &[], &[&nodes[0], &nodes[1], "ironverbs switch"])?;
