@@ -433,6 +433,114 @@ static int devices(void)
 	return 0;
 }
 
+/* Nothing where something should be, and fields, routes and sizes that there are not: no crash. */
+static int wrong(void)
+{
+	int odd[] = { -1, 0, IB_SM_DATA_F, IB_PORT_LAST_F, IB_FIELD_LAST_, IB_FIELD_LAST_ + 1, 0x7fffffff };
+	int classes[] = { IB_SMI_CLASS, IB_SMI_DIRECT_CLASS, IB_SA_CLASS, IB_PERFORMANCE_CLASS };
+	uint8_t bytes[512] = { 0 };
+	char path[2048] = "0";
+	ib_portid_t to = { .lid = 1 };
+	ib_dr_path_t route;
+	ib_rpc_t rpc = { .mgtclass = IB_SMI_CLASS, .method = 1 };
+
+	for (size_t i = 0; i < COUNT(odd); i++) {
+		mad_get_field(bytes, 0, odd[i]);
+		mad_set_field(bytes, 0, odd[i], 1);
+		mad_decode_field(bytes, odd[i], bytes + 256);
+		mad_encode_field(bytes, odd[i], bytes + 256);
+		mad_dump_field(odd[i], text, 200, bytes);
+		mad_dump_val(odd[i], text, 200, bytes);
+		mad_print_field(odd[i], NULL, bytes);
+		mad_field_name(odd[i]);
+	}
+	for (int field = 0; field < IB_FIELD_LAST_; field++) {
+		mad_get_field(NULL, 0, field);
+		mad_decode_field(NULL, field, NULL);
+		mad_encode_field(bytes, field, NULL);
+		mad_set_array(bytes, 0, field, NULL);
+		mad_dump_field(field, NULL, 100, bytes);
+		mad_dump_field(field, text, -1, bytes);
+		mad_dump_val(field, text, 0, bytes);
+		mad_dump_val(field, text, 100, NULL);
+		mad_print_field(field, NULL, NULL);
+	}
+	for (size_t i = 0; i < COUNT(values); i++) {
+		values[i].print(NULL, 100, bytes, 4);
+		values[i].print(text, 0, bytes, 4);
+		values[i].print(text, -1, bytes, 4);
+		values[i].print(text, 100, NULL, 4);
+		values[i].print(text, 100, bytes, -4);
+	}
+	for (size_t i = 0; i < COUNT(attributes); i++) {
+		attributes[i].print(NULL, 100, bytes, 64);
+		attributes[i].print(text, -1, bytes, 64);
+		attributes[i].print(text, 100, NULL, 64);
+	}
+	/* What is written ends with the buffer, also where the distribution's goes on. */
+	for (int room = 1; room < 40; room++) {
+		memset(bytes, 0xff, sizeof(bytes));
+		memset(path, 'x', sizeof(path));
+		mad_dump_portcapmask(path, room, bytes, 4);
+		mad_dump_array(path, room, bytes, 64);
+		mad_dump_nodedesc(path, room, bytes, 64);
+		mad_dump_portinfo(path, room, bytes, 64);
+		if (path[room] != 'x')
+			return 1;
+	}
+	memset(path, ',', 300);
+	path[300] = 0;
+	if (str2drpath(&route, path, 0, 0) != -1 || str2drpath(NULL, path, 0, 0) != -1)
+		return 2;
+	portid2str(NULL);
+	portid2portnum(NULL);
+	drpath2str(NULL, text, 10);
+	drpath2str(&route, NULL, 10);
+	xdump(NULL, "x", bytes, 1);
+	xdump(stdout, NULL, NULL, 10);
+	if (mad_encode(NULL, &rpc, NULL, NULL) || mad_encode(bytes, NULL, NULL, NULL))
+		return 3;
+	if (mad_build_pkt(NULL, &rpc, &to, NULL, NULL) != -1 || mad_build_pkt(bytes, &rpc, NULL, NULL, NULL) != -1)
+		return 4;
+	/* Without a port. */
+	if (mad_rpc(NULL, &rpc, &to, bytes, bytes) || smp_query_via(bytes, &to, 0x11, 0, 0, NULL) ||
+	    smp_query(bytes, &to, 0x11, 0, 0) || mad_send(&rpc, &to, NULL, bytes) != -1 ||
+	    mad_receive(NULL, 1) || madrpc_portid() != -1 || mad_class_agent(1) != -1)
+		return 5;
+	mad_rpc_close_port(NULL);
+	if (mad_rpc_open_port(NULL, 0, NULL, 3) || mad_rpc_open_port(NULL, 77, classes, 1))
+		return 6;
+	port = mad_rpc_open_port(NULL, 0, classes, COUNT(classes));
+	if (!port)
+		return 7;
+	rpc.dataoffs = 900;
+	rpc.datasz = 900;
+	if (mad_rpc(port, &rpc, &to, bytes, bytes) || mad_rpc_rmpp(port, &rpc, &to, NULL, bytes) ||
+	    mad_send_via(&rpc, &to, NULL, bytes, port) != -1)
+		return 8;
+	rpc.dataoffs = -8;
+	if (mad_rpc(port, &rpc, &to, bytes, bytes) || mad_rpc(port, NULL, &to, NULL, NULL) ||
+	    mad_rpc(port, &rpc, NULL, NULL, NULL))
+		return 9;
+	if (smp_query_via(bytes, NULL, 0x11, 0, 0, port) || pma_query_via(NULL, NULL, 0, 0, 0, port) ||
+	    performance_reset_via(NULL, &to, 0, 0, 0, 0, port) || sa_rpc_call(port, bytes, &to, NULL, 1) ||
+	    ib_vendor_call_via(bytes, &to, NULL, port) || bm_call_via(NULL, &to, NULL, port) ||
+	    cc_query_status_via(bytes, NULL, 0, 0, 0, NULL, port, 0))
+		return 10;
+	if (ib_resolve_smlid_via(NULL, 1, port) != -1 || ib_resolve_guid_via(NULL, NULL, NULL, 1, port) != -1 ||
+	    ib_resolve_portid_str_via(&to, NULL, 0, NULL, port) != -1 ||
+	    ib_resolve_self_via(NULL, NULL, NULL, port) != 0)
+		return 11;
+	/* An answer without a place for it. */
+	to = (ib_portid_t){ 0 };
+	smp_query_via(NULL, &to, IB_ATTR_NODE_INFO, 0, 100, port);
+	if (mad_respond_via(NULL, &to, 0, port) != -1 || mad_register_client_via(300, 0, port) != -1 ||
+	    mad_register_server_via(-1, 0, NULL, 0, port) != -1)
+		return 12;
+	mad_rpc_close_port(port);
+	return 0;
+}
+
 /* Beside a libibverbs that is not ours. */
 static int alone(void)
 {
@@ -452,6 +560,8 @@ int main(int argc, char **argv)
 	alarm(120);
 	if (argc > 1 && !strcmp(argv[1], "alone"))
 		return alone();
+	if (argc > 1 && !strcmp(argv[1], "wrong"))
+		return wrong();
 	if (argc > 1 && !strcmp(argv[1], "devices"))
 		return devices();
 	state = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;

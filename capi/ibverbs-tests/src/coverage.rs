@@ -82,6 +82,17 @@ const SECTIONS: [(&str, &str, &str); 5] = [
     ),
 ];
 
+const MANAGEMENT: &str = "
+## libibumad and libibmad
+
+Every name that libibumad 44 and libibmad 44 export is in `libibumad.so.3` and `libibmad.so.5`, as a jump into our
+`libibverbs.so.1`, and works on devices whose links are InfiniBand; the fields of datagrams and their text everywhere.
+`tests/ibmad.rs` compares bytes, texts and requests with those of the distribution's libibmad. Where they differ: a request that
+was lost is sent again, as often as the program says (the distribution's gives up with the first wait); what a buffer has no
+room for is cut, never written behind it; a route of more hops than there can be is refused; errno says why a request failed;
+a responder refers to others at most eight times.
+";
+
 /// The text of `docs/coverage.md`.
 pub fn render() -> String {
     let (rows, mut out) = (rows(), String::from(HEAD));
@@ -96,6 +107,7 @@ pub fn render() -> String {
             let _ = writeln!(out, "| `{function}` | {versions} | {ours} | {rxe} | {test} |");
         }
     }
+    out.push_str(MANAGEMENT);
     out.push_str("\n## What pyverbs skips\n\n");
     out.push_str("Of the distribution's pyverbs, all generic modules run (`cargo xtask test pyverbs`). Skipped are:\n\n");
     out.push_str("| module | because | that is |\n|---|---|---|\n");

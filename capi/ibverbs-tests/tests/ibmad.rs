@@ -117,6 +117,12 @@ fn requests_are_as_the_distributions() {
 }
 
 #[test]
+fn what_is_wrong_does_no_harm() {
+    let output = run(library_directory(scratch()), "wrong");
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+#[test]
 fn beside_a_libibverbs_that_is_not_ours_it_fails_and_says_why() {
     let output = run(&with(&["libibmad.so.5"]), "alone");
     let warned = String::from_utf8_lossy(&output.stderr).matches("ironverbs: ").count();

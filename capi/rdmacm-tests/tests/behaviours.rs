@@ -61,6 +61,34 @@ ironverbs_capi_ibverbs_tests::programs! {
         refusal_of_options
         a_thousand_rounds
     }
+    gids {
+        connections
+        paths
+        wrong_paths
+        wrong_addresses
+        ip_listener_refuses
+        names
+        endpoints
+    }
+}
+
+/// The same, where a GID is no IP address.
+#[test]
+fn gids_of_infiniband_links() {
+    let program = ironverbs_capi_rdmacm_tests::build_program("gids", scratch());
+    for case in [
+        "connections",
+        "paths",
+        "wrong_paths",
+        "wrong_addresses",
+        "ip_listener_refuses",
+        "endpoints",
+    ] {
+        let mut command = on_libraries(&program, scratch());
+        let command = command.arg(case).env("IRONVERBS_LINK_LAYER", "InfiniBand");
+        let output = command.output().expect("the program starts");
+        assert!(output.status.success(), "{case}: {}", text(&output));
+    }
 }
 
 #[test]

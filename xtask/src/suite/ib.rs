@@ -9,6 +9,9 @@ use crate::suite::case::Case;
 use crate::tree;
 use std::fs;
 
+/// GID of the first port.
+const GID: &str = "fe80::249:5250:a42:1";
+
 /// TCP port on which two programs meet.
 const PORT: u16 = 18900;
 
@@ -107,23 +110,46 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     let subnet = Subnet { user: User::own(), ends, hosts: format!("{a},{b}"), address: a };
     programs(cases, "hosts", &subnet);
     cases.case("hosts-rping", seconds(60), |case| {
-        let server =
-            case.start(&subnet.runs(0, "rping").args(["-s", "-a", a, "-C", "10", "-v"]))?;
+        let server = ["-s", "-a", a, "-C", "10", "-v"];
         let client = ["-c", "-a", a, "-C", "10", "-v"];
-        // It may be there before the server listens.
-        loop {
-            let finished =
-                case.start(&subnet.runs(1, "rping").args(client))?.wait(case.deadline())?;
-            if finished.output.contains("rdma-ping-9") {
-                break;
-            }
-            pause();
-        }
-        server.wait(case.deadline())?.success().map(drop)
+        meet(case, &subnet, "rping", &server, &client, "rdma-ping-9")
     });
+    // By the GID of the server's port and the ID of its service, without an IP address.
+    for (name, program, space) in [
+        ("hosts-gid", "ucmatose", &[][..]),
+        ("hosts-gid-any-service", "ucmatose", &["-P", "ib"]),
+        ("hosts-gid-datagrams", "udaddy", &[]),
+    ] {
+        cases.case(name, seconds(60), |case| {
+            let server = [&["-f", "gid", "-b", GID], space].concat();
+            let client = [&["-f", "gid", "-s", GID], space].concat();
+            meet(case, &subnet, program, &server, &client, "return status 0")
+        });
+    }
     cases.case("diagnostics", seconds(90), |case| diagnostics(case, &subnet));
     cases.case("opensm", seconds(90), |case| opensm(case, &subnet));
     Ok(())
+}
+
+/// A server at the first end, and a client at the second until it says what is expected: it may be there before the server
+/// listens.
+fn meet(
+    case: &mut Case,
+    subnet: &Subnet<'_>,
+    name: &str,
+    server: &[&str],
+    client: &[&str],
+    expected: &str,
+) -> Outcome {
+    let server = case.start(&subnet.runs(0, name).args(server))?;
+    loop {
+        let finished = case.start(&subnet.runs(1, name).args(client))?.wait(case.deadline())?;
+        if finished.output.contains(expected) {
+            break;
+        }
+        pause();
+    }
+    server.wait(case.deadline())?.success().map(drop)
 }
 
 fn programs(cases: &mut Cases<'_>, place: &str, subnet: &Subnet<'_>) {
@@ -159,7 +185,7 @@ const DIAGNOSTICS: &[(&str, &[&str], &[&str])] = &[
     ("smpquery", &["vlarb", "2"], &["VLArbitration tables: Lid 2"]),
     ("ibroute", &["3"], &["0x0002 002 : (Channel Adapter portguid 0x024952500a420002"]),
     ("ibroute", &["-M", "3"], &["Multicast mlids [0xc000-0xc3ff]"]),
-    ("ibportstate", &["3", "2", "query"], &["PhysLinkState:...................LinkUp"]),
+    ("ibportstate", &["3", "1", "query"], &["PhysLinkState:...................LinkUp"]),
     ("ibswitches", &[], &["Switch\t: 0x0249525300000001 ports 2"]),
     ("ibnodes", &[], &["Ca\t: 0x0249524e0a420002 ports 1"]),
     ("perfquery", &["-x", "2", "1"], &["PortXmitData:"]),

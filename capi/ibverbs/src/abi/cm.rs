@@ -28,6 +28,33 @@ pub(crate) struct sockaddr_storage {
     pub(crate) bytes: [u8; 128],
 }
 
+/// Of `<infiniband/ib.h>`; network order, save the family and `sib_scope_id`.
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub(crate) struct sockaddr_ib {
+    pub(crate) sib_family: u16,
+    pub(crate) sib_pkey: u16,
+    pub(crate) sib_flowinfo: u32,
+    pub(crate) sib_addr: [u8; 16],
+    pub(crate) sib_sid: u64,
+    pub(crate) sib_sid_mask: u64,
+    pub(crate) sib_scope_id: u64,
+}
+
+pub(crate) const AF_IB: c_int = 27;
+
+/// Of `<infiniband/sa.h>`: a path and what it is for. The path is a PathRecord as the subnet's administrator sends it.
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub(crate) struct ibv_path_data {
+    pub(crate) flags: u32,
+    pub(crate) reserved: u32,
+    pub(crate) path: [u8; 64],
+}
+
+/// A path for everything: management datagrams and data, both ways.
+pub(crate) const PATH_FOR_ALL: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 5;
+
 #[repr(C)]
 pub(crate) struct rdma_addr {
     pub(crate) src_addr: sockaddr_storage,
@@ -137,6 +164,8 @@ pub(crate) const RDMA_MC_JOIN_FLAG_FULLMEMBER: u32 = 0;
 pub(crate) const RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER: u32 = 1;
 
 pub(crate) const RDMA_OPTION_ID: c_int = 0;
+pub(crate) const RDMA_OPTION_IB: c_int = 1;
+pub(crate) const RDMA_OPTION_IB_PATH: c_int = 1;
 pub(crate) const RDMA_OPTION_ID_TOS: c_int = 0;
 pub(crate) const RDMA_OPTION_ID_REUSEADDR: c_int = 1;
 pub(crate) const RDMA_OPTION_ID_AFONLY: c_int = 2;

@@ -2,9 +2,103 @@
 
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ptr;
+use std::time::Duration;
 
-use crate::abi::sockaddr_storage;
+use ironverbs::raw as soft;
+use ironverbs_wire::Gid;
+use soft::cm::{CmId, IbAddr};
+
+use crate::abi::{AF_IB, sockaddr_ib, sockaddr_storage};
 use crate::fail::{Failure, Outcome};
+
+/// What a program may name a port and a service by.
+#[derive(Copy, Clone)]
+pub(super) enum Address {
+    Ip(SocketAddr),
+    Ib(IbAddr),
+}
+
+impl Address {
+    /// # Safety
+    /// As for [`read`].
+    pub(super) unsafe fn read(from: *const libc::sockaddr) -> Outcome<Address> {
+        // SAFETY: the caller's promise; programs do not align addresses.
+        unsafe {
+            if from.is_null() || c_family(from) != AF_IB {
+                return read(from).map(Address::Ip);
+            }
+            let ib = ptr::read_unaligned(from.cast::<sockaddr_ib>());
+            Ok(Address::Ib(IbAddr {
+                gid: Gid(ib.sib_addr),
+                pkey: u16::from_be(ib.sib_pkey),
+                flowinfo: u32::from_be(ib.sib_flowinfo),
+                sid: u64::from_be(ib.sib_sid),
+                sid_mask: u64::from_be(ib.sib_sid_mask),
+                scope_id: ib.sib_scope_id,
+            }))
+        }
+    }
+
+    /// One that may be missing.
+    ///
+    /// # Safety
+    /// As for [`read`].
+    pub(super) unsafe fn read_optional(from: *const libc::sockaddr) -> Outcome<Option<Address>> {
+        match from.is_null() {
+            true => Ok(None),
+            // SAFETY: the caller's promise.
+            false => unsafe { Self::read(from) }.map(Some),
+        }
+    }
+
+    pub(super) fn bind(self, id: &CmId) -> Outcome<()> {
+        match self {
+            Address::Ip(addr) => Ok(id.bind(addr)?),
+            Address::Ib(addr) => Ok(id.bind_ib(addr)?),
+        }
+    }
+
+    /// Resolves this one, from `src` if there is one, which must be of the same family.
+    pub(super) fn resolve(self, id: &CmId, src: Option<Address>, timeout: Duration) -> Outcome<()> {
+        match (self, src) {
+            (Address::Ip(dst), None) => Ok(id.resolve_addr(None, dst, timeout)?),
+            (Address::Ip(dst), Some(Address::Ip(src))) => {
+                Ok(id.resolve_addr(Some(src), dst, timeout)?)
+            }
+            (Address::Ib(dst), None) => Ok(id.resolve_addr_ib(None, dst, timeout)?),
+            (Address::Ib(dst), Some(Address::Ib(src))) => {
+                Ok(id.resolve_addr_ib(Some(src), dst, timeout)?)
+            }
+            _ => Err(Failure::Argument { what: "address family", value: AF_IB as u64 }),
+        }
+    }
+
+    pub(super) fn storage(self) -> sockaddr_storage {
+        match self {
+            Address::Ip(addr) => storage(addr),
+            Address::Ib(addr) => {
+                let mut out = sockaddr_storage { bytes: [0; 128] };
+                // SAFETY: it fits.
+                unsafe {
+                    out.bytes.as_mut_ptr().cast::<sockaddr_ib>().write_unaligned(of_ib(addr))
+                };
+                out
+            }
+        }
+    }
+}
+
+pub(super) fn of_ib(addr: IbAddr) -> sockaddr_ib {
+    sockaddr_ib {
+        sib_family: AF_IB as u16,
+        sib_pkey: addr.pkey.to_be(),
+        sib_flowinfo: addr.flowinfo.to_be(),
+        sib_addr: addr.gid.0,
+        sib_sid: addr.sid.to_be(),
+        sib_sid_mask: addr.sid_mask.to_be(),
+        sib_scope_id: addr.scope_id,
+    }
+}
 
 /// What a program passed as an address.
 ///
@@ -33,18 +127,6 @@ pub(super) unsafe fn read(from: *const libc::sockaddr) -> Outcome<SocketAddr> {
     }
 }
 
-/// An address that may be missing.
-///
-/// # Safety
-/// As for [`read`].
-pub(super) unsafe fn read_optional(from: *const libc::sockaddr) -> Outcome<Option<SocketAddr>> {
-    match from.is_null() {
-        true => Ok(None),
-        // SAFETY: the caller's promise.
-        false => unsafe { read(from) }.map(Some),
-    }
-}
-
 /// # Safety
 /// `from` points to an address.
 pub(super) unsafe fn c_family(from: *const libc::sockaddr) -> libc::c_int {
@@ -58,6 +140,7 @@ pub(super) fn length(family: libc::c_int) -> usize {
     match family {
         libc::AF_INET => size_of::<libc::sockaddr_in>(),
         libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        AF_IB => size_of::<sockaddr_ib>(),
         _ => 0,
     }
 }
@@ -92,7 +175,10 @@ pub(super) fn storage(addr: SocketAddr) -> sockaddr_storage {
 
 /// The port of a stored address, in network order; 0 for none.
 pub(super) fn port(stored: &sockaddr_storage) -> u16 {
-    // SAFETY: 128 bytes hold the address of either family.
-    let addr = unsafe { read(stored.bytes.as_ptr().cast()) };
-    addr.map_or(0, |addr| addr.port().to_be())
+    // SAFETY: 128 bytes hold the address of any family.
+    let addr = unsafe { Address::read(stored.bytes.as_ptr().cast()) };
+    addr.map_or(0, |addr| match addr {
+        Address::Ip(addr) => addr.port().to_be(),
+        Address::Ib(addr) => addr.port().to_be(),
+    })
 }

@@ -2,9 +2,11 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem;
+use std::net::SocketAddr;
 use std::ptr::{self, NonNull};
 
-use ironverbs::raw::cm::PortSpace;
+use ironverbs::raw::cm::{IbAddr, PortSpace};
+use ironverbs_wire::Gid;
 
 use super::address;
 use crate::abi::*;
@@ -141,6 +143,15 @@ unsafe fn resolve(
         (out.ai_src_addr, out.ai_src_len) =
             unsafe { copy_addr(hints.ai_src_addr, hints.ai_src_len)? };
     }
+    // A path that the caller knows; nobody else is asked for one.
+    if let Some(hints) = hints
+        && !hints.ai_route.is_null()
+        && hints.ai_route_len > 0
+    {
+        // SAFETY: the caller's promise.
+        out.ai_route = unsafe { copy(hints.ai_route, hints.ai_route_len)? };
+        out.ai_route_len = hints.ai_route_len;
+    }
     if out.ai_family == 0 {
         let known = [out.ai_src_addr, out.ai_dst_addr].into_iter().find(|addr| !addr.is_null());
         // SAFETY: both are null or copies of addresses.
@@ -175,7 +186,13 @@ unsafe fn ask(
         if hints.ai_flags & RAI_NUMERICHOST != 0 {
             question.ai_flags |= libc::AI_NUMERICHOST;
         }
-        question.ai_family = hints.ai_family;
+        question.ai_family = if hints.ai_family == AF_IB {
+            // A GID is written as an IPv6 address is.
+            question.ai_flags |= libc::AI_NUMERICHOST;
+            libc::AF_INET6
+        } else {
+            hints.ai_family
+        };
     }
     let mut answer = ptr::null_mut();
     // SAFETY: the caller's promise; the other two are ours.
@@ -241,9 +258,19 @@ unsafe fn take(
         0 => space as c_int,
         asked => asked,
     };
+    let is_gid = hints.is_some_and(|hints| hints.ai_family == AF_IB);
+    if is_gid {
+        out.ai_family = AF_IB;
+    }
     // SAFETY: what getaddrinfo made.
     unsafe {
-        let (addr, len) = copy_addr(first.ai_addr, first.ai_addrlen)?;
+        let (addr, len) = if is_gid {
+            let ib = of_gid(address::read(first.ai_addr)?, out.ai_port_space);
+            let len = size_of::<sockaddr_ib>();
+            (copy((&raw const ib).cast(), len)?.cast(), len as libc::socklen_t)
+        } else {
+            copy_addr(first.ai_addr, first.ai_addrlen)?
+        };
         let name = copy_name(first.ai_canonname)?;
         if passive {
             (out.ai_src_addr, out.ai_src_len, out.ai_src_canonname) = (addr, len, name);
@@ -252,6 +279,21 @@ unsafe fn take(
         }
     }
     Ok(())
+}
+
+/// The port that an IPv6 address names as a GID, and its service.
+fn of_gid(addr: SocketAddr, space: c_int) -> sockaddr_ib {
+    /// The bits of a service ID that are the port.
+    const PORT: u64 = 0xffff;
+    let port = u64::from(addr.port());
+    address::of_ib(IbAddr {
+        gid: Gid::from_ip(addr.ip()),
+        pkey: 0xffff,
+        flowinfo: 0,
+        sid: u64::from(space as u32) << 16 | port,
+        sid_mask: if port == 0 { !PORT } else { !0 },
+        scope_id: 0,
+    })
 }
 
 /// # Safety

@@ -7,8 +7,9 @@ use std::time::Duration;
 use ironverbs::raw as soft;
 use soft::cm::CmEventKind;
 
+use super::address::Address;
 use super::objects::{self, Handle, Template, field, given};
-use super::{address, event, id, qp, srq};
+use super::{event, id, options, qp, srq};
 use crate::abi::*;
 use crate::convert;
 use crate::fail::{self, Failure, Outcome};
@@ -59,7 +60,7 @@ unsafe fn prepare(
     init: *mut ibv_qp_init_attr,
 ) -> Outcome<()> {
     // SAFETY: the caller's promise.
-    let src = unsafe { address::read_optional(res.ai_src_addr)? };
+    let src = unsafe { Address::read_optional(res.ai_src_addr)? };
     // SAFETY: the caller's promise.
     let mut init = unsafe { init.as_mut() };
     if let Some(init) = &mut init
@@ -68,7 +69,7 @@ unsafe fn prepare(
         init.qp_type = res.ai_qp_type as u32;
     }
     if res.ai_flags & RAI_PASSIVE != 0 {
-        handle.id.soft.bind(src.ok_or(Failure::Null { what: "ai_src_addr" })?)?;
+        src.ok_or(Failure::Null { what: "ai_src_addr" })?.bind(&handle.id.soft)?;
         handle.refresh()?;
         if let Some(init) = init {
             handle.id.parts.lock().template = Some(Template { pd, init: *init });
@@ -76,11 +77,17 @@ unsafe fn prepare(
         return Ok(());
     }
     // SAFETY: the caller's promise.
-    let dst = unsafe { address::read(res.ai_dst_addr)? };
-    handle.id.soft.resolve_addr(src, dst, PATIENCE)?;
-    handle.set(field!(route.addr.dst_addr), address::storage(dst));
+    let dst = unsafe { Address::read(res.ai_dst_addr)? };
+    dst.resolve(&handle.id.soft, src, PATIENCE)?;
+    handle.set(field!(route.addr.dst_addr), dst.storage());
     handle.complete()?;
-    handle.id.soft.resolve_route(PATIENCE)?;
+    if res.ai_route_len > 0 {
+        // SAFETY: the caller's promise.
+        let path = unsafe { options::path(res.ai_route, res.ai_route_len)? };
+        handle.id.soft.set_path(path)?;
+    } else {
+        handle.id.soft.resolve_route(PATIENCE)?;
+    }
     handle.complete()?;
     if let Some(init) = init {
         // SAFETY: the caller's promise.

@@ -7,6 +7,7 @@ use ironverbs::raw as soft;
 use soft::QpType;
 use soft::cm::{CmId, PortSpace};
 
+use super::address::Address;
 use super::objects::{self, Handle, field, given};
 use super::{address, channel};
 use crate::abi::*;
@@ -100,8 +101,8 @@ fn end(handle: &Handle) {
 pub(crate) unsafe extern "C" fn bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
     fail::number("rdma_bind_addr", || {
         // SAFETY: the caller's promise.
-        let (handle, addr) = unsafe { (objects::find(id)?, address::read(addr)?) };
-        handle.id.soft.bind(addr)?;
+        let (handle, addr) = unsafe { (objects::find(id)?, Address::read(addr)?) };
+        addr.bind(&handle.id.soft)?;
         handle.refresh()?;
         Ok(0)
     })
@@ -121,9 +122,9 @@ pub(crate) unsafe extern "C" fn resolve_addr(
         // SAFETY: the caller's promise.
         let handle = unsafe { objects::find(id)? };
         // SAFETY: the caller's promise.
-        let (src, dst) = unsafe { (address::read_optional(src)?, address::read(dst)?) };
-        handle.id.soft.resolve_addr(src, dst, milliseconds(timeout_ms))?;
-        handle.set(field!(route.addr.dst_addr), address::storage(dst));
+        let (src, dst) = unsafe { (Address::read_optional(src)?, Address::read(dst)?) };
+        dst.resolve(&handle.id.soft, src, milliseconds(timeout_ms))?;
+        handle.set(field!(route.addr.dst_addr), dst.storage());
         handle.complete()?;
         Ok(0)
     })

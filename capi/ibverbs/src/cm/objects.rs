@@ -7,6 +7,7 @@ use ironverbs::raw as soft;
 use parking_lot::Mutex;
 use soft::cm::{CmEvent, CmEventKind, CmId, EventChannel};
 
+use super::address::Address;
 use super::{address, devices};
 use crate::abi::*;
 use crate::fail::{Failure, Outcome};
@@ -200,6 +201,12 @@ impl Handle {
         }
         if let Some(addr) = soft.peer_addr() {
             self.set(field!(route.addr.dst_addr), address::storage(addr));
+        }
+        if let Some((local, peer)) = soft.ib_addrs() {
+            self.set(field!(route.addr.src_addr), Address::Ib(local).storage());
+            if let Some(peer) = peer {
+                self.set(field!(route.addr.dst_addr), Address::Ib(peer).storage());
+            }
         }
         let Some(device) = soft.device() else { return Ok(()) };
         let opened = devices::opened(&device)?;

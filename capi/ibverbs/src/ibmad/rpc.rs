@@ -136,6 +136,10 @@ pub(crate) unsafe extern "C" fn mad_rpc_open_port(
     count: c_int,
 ) -> *mut ibmad_port {
     const FUNCTION: &str = "mad_rpc_open_port";
+    if count > 0 && classes.is_null() {
+        set_errno(libc::EINVAL);
+        return ptr::null_mut();
+    }
     if count >= CLASSES as c_int {
         warn(FUNCTION, format_args!("too many classes {count} requested"));
         set_errno(libc::EINVAL);

@@ -357,7 +357,8 @@ pub(super) fn addresses(
         return Ok(None);
     }
     let header = private_data.first_chunk().ok_or(RejReason::Unsupported)?;
-    let header = IpHeader::parse(header).map_err(|_| RejReason::Unsupported)?;
+    // Who names ports by GIDs (AF_IB) has the program's data there.
+    let Ok(header) = IpHeader::parse(header) else { return Ok(None) };
     // On InfiniBand nothing in the packet tells IP addresses; whose they are the device knows.
     if from.path.ib.is_some() {
         return Ok(Some(header));

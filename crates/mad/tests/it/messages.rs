@@ -113,8 +113,6 @@ fn a_request_that_is_wrong_is_refused_with_the_reason() {
         (Req { mtu: 6, ..good }, RejReason::InvalidMtu),
         (Req { local_qpn: 1, ..good }, RejReason::Unsupported),
         (Req { service_id: ServiceId(77), ..good }, RejReason::InvalidServiceId),
-        (with_data(0, 0x10), RejReason::Unsupported),
-        (with_data(1, 0x50), RejReason::Unsupported),
         (with_data(19, 99), RejReason::PrimaryRemoteGid),
         (with_data(35, 99), RejReason::PrimaryRemoteGid),
         (other_remote, RejReason::PrimaryRemoteGid),
@@ -132,6 +130,14 @@ fn a_request_that_is_wrong_is_refused_with_the_reason() {
         assert!(world.cms[SERVER].is_empty());
     }
     assert_eq!(world.cms[SERVER].counters().refused, cases.len() as u64);
+    // What is no IP header is the program's data, of who names ports by GIDs.
+    for other in [with_data(0, 0x10), with_data(1, 0x50)] {
+        world.inject(SERVER, tid, Message::Req(other));
+        let events = world.events(SERVER);
+        let [Event::Request(request)] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((request.ip, request.private_data()), (None, &other.private_data[..]));
+        world.cms[SERVER].abandon(request.conn);
+    }
     world.inject(SERVER, tid, Message::Req(good));
     assert_eq!(world.request_event().path.dst, path(CLIENT).src);
 }

@@ -51,7 +51,7 @@ pub(super) fn bind(host: &Arc<Inner>, addr: SocketAddr) -> Result<Option<Place>,
         return Ok(None);
     }
     match place(host, addr.ip(), scope(&addr)) {
-        Some(place) if place.gid != Gid::from_ip(addr.ip()) => Ok(None),
+        Some(place) if host.gid_of(addr.ip()) != Some(place.gid) => Ok(None),
         Some(place) => Ok(Some(place)),
         None if host.is_local(&Gid::from_ip(addr.ip())) => Err(CmError::NoDevice { addr }),
         None => Err(CmError::AddrNotAvailable { addr }),

@@ -3,7 +3,7 @@
 use ironverbs_mad::{Accept, Connect, ConnectError, Resolve, SidrAnswer};
 use ironverbs_sys::errno;
 use ironverbs_transport::verbs::QpType;
-use ironverbs_wire::mad::cm::{IpHeader, RejReason, ServiceId, SidrStatus, Transport};
+use ironverbs_wire::mad::cm::{IpHeader, RejReason, SidrStatus, Transport};
 use ironverbs_wire::{Mtu, Path};
 
 use super::id::{Call, Phase, State};
@@ -58,29 +58,27 @@ impl CmId {
             return Err(state.phase.refuses("connect"));
         };
         let local_port = state.local.map_or(0, |local| local.port());
-        let peer_port = state.peer.map_or(0, |peer| peer.port());
-        let service_id = ServiceId::of_port(self.port_space(), peer_port);
+        let service_id = state.asked_service(self.port_space());
         let (src, dst) = (host.ip_of(&path.src), host.ip_of(&path.dst));
-        let ip = IpHeader { src_port: local_port, src, dst };
+        // Who names ports by GIDs has no IP addresses to tell, and more room for the program.
+        let ip = state.ib.is_none().then_some(IpHeader { src_port: local_port, src, dst });
+        let more = if ip.is_none() { IpHeader::LEN } else { 0 };
         let now = session.now();
         if self.qp_type() == QpType::Ud {
-            check_len(&param.private_data, private_data::UD_CONNECT)?;
-            let resolve = Resolve {
-                ip: Some(ip),
-                private_data: &param.private_data,
-                ..Resolve::new(path, service_id)
-            };
+            check_len(&param.private_data, private_data::UD_CONNECT + more)?;
+            let resolve =
+                Resolve { ip, private_data: &param.private_data, ..Resolve::new(path, service_id) };
             let sidr = session.cm().resolve(now, &resolve).map_err(refused)?;
             session.core.sidrs.insert(sidr, self.me.clone());
             state.call = Some(Call::Sidr(sidr));
         } else {
-            check_len(&param.private_data, private_data::CONNECT)?;
+            check_len(&param.private_data, private_data::CONNECT + more)?;
             let link = self.first_link(&state, param, session.random_psn())?;
             let route = state.route.ok_or_else(|| state.phase.refuses("connect"))?;
             let (qpn, srq) = numbers(&state, Some(param));
             let guid = state.place.as_ref().map_or(0, |place| place.device.guid());
             let connect = Connect {
-                ip: Some(ip),
+                ip,
                 transport: transport(self.qp_type()),
                 starting_psn: link.rq_psn,
                 responder_resources: link.responder_resources,

@@ -129,6 +129,7 @@ impl Session<'_> {
 
     fn admit(&mut self, request: &Request) -> Result<(), RejReason> {
         let (listener, place) = self.listener(request.listener, &request.path)?;
+        may_ask(&listener, request.ip.as_ref())?;
         let qp_type = match request.transport {
             Transport::Rc => QpType::Rc,
             Transport::Uc => QpType::Uc,
@@ -245,7 +246,10 @@ impl Session<'_> {
     }
 
     fn sidr_requested(&mut self, request: &SidrRequest) {
-        let found = self.listener(request.listener, &request.path);
+        let found = self.listener(request.listener, &request.path).and_then(|(listener, place)| {
+            may_ask(&listener, request.ip.as_ref())?;
+            Ok((listener, place))
+        });
         let Some((listener, place)) = found.ok().filter(|(id, _)| id.qp_type() == QpType::Ud)
         else {
             let now = self.now();
@@ -356,7 +360,9 @@ impl CmId {
     /// Says who the ends of a request are.
     fn name(&self, listener: &CmId, place: Place, path: &Path, ip: Option<&IpHeader>) {
         let bound = listener.local_addr();
+        let ib = listener.state.lock().child_ends(&place, path.dst);
         let mut state = self.state.lock();
+        state.ib = ib;
         let port = bound.map_or(0, |bound| bound.port());
         let peer_port = ip.map_or(0, |ip| ip.src_port);
         let ifindex = place.device.ifindex();
@@ -373,6 +379,14 @@ impl CmId {
         state.dgid = Some(path.dst);
         state.place = Some(place);
         state.phase = Phase::Requested;
+    }
+}
+
+/// A request of a service with ports that names no IP addresses is for who listens by GID.
+fn may_ask(listener: &CmId, ip: Option<&IpHeader>) -> Result<(), RejReason> {
+    match ip.is_some() || listener.state.lock().ib.is_some() {
+        true => Ok(()),
+        false => Err(RejReason::InvalidServiceId),
     }
 }
 

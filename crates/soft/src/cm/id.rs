@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use super::address::{self, Place};
 use super::connect::Link;
 use super::event::{Outstanding, Queued, Subject};
+use super::ib::IbEnds;
 use super::multicast::Joined;
 use super::params::default_qp_type;
 use super::resolve::Waiting;
@@ -60,6 +61,8 @@ pub(super) struct State {
     pub(super) options: Options,
     pub(super) local: Option<SocketAddr>,
     pub(super) peer: Option<SocketAddr>,
+    /// The same, where the program names ports by GIDs.
+    pub(super) ib: Option<IbEnds>,
     /// Where it is bound to, or its peer is reached from.
     pub(super) place: Option<Place>,
     pub(super) dgid: Option<Gid>,
@@ -95,6 +98,7 @@ impl State {
             options,
             local: None,
             peer: None,
+            ib: None,
             place: None,
             dgid: None,
             mtu: None,
@@ -332,7 +336,8 @@ impl CmId {
             listens: false,
         };
         let host = self.inner();
-        let port = host.cm.ports.claim(host.registry(), self.space, addr, claim)?;
+        let space = state.service_space(self.space);
+        let port = host.cm.ports.claim(host.registry(), space, addr, claim)?;
         addr.set_port(port);
         state.port = Some(port);
         state.local = Some(addr);
@@ -354,7 +359,8 @@ impl CmId {
         let (Phase::Bound, Some(addr)) = (state.phase, state.local) else {
             return Err(state.phase.refuses("listen"));
         };
-        host.cm.ports.listen(host.registry(), self.space, addr, self.claim_id())?;
+        let space = state.service_space(self.space);
+        host.cm.ports.listen(host.registry(), space, addr, self.claim_id())?;
         state.backlog = if backlog == 0 { BACKLOG } else { backlog.min(BACKLOG) };
         // The protocol is locked first, then the id: `cm` may look at all that listen.
         drop(state);
@@ -374,6 +380,7 @@ impl CmId {
     fn listen_with(&self, state: &State, cm: &mut Cm) -> Option<ListenerId> {
         let bound = state.local?;
         let addr = match bound.ip() {
+            _ if state.bound_gid().is_some() => LocalAddr::Gid(state.bound_gid()?),
             IpAddr::V4(ip) if ip.is_unspecified() => LocalAddr::AnyIpv4,
             IpAddr::V6(ip) if ip.is_unspecified() && state.options.af_only => LocalAddr::AnyIpv6,
             IpAddr::V6(ip) if ip.is_unspecified() => LocalAddr::Any,
@@ -384,7 +391,7 @@ impl CmId {
                 LocalAddr::Gid(Gid::from_ip(ip))
             }
         };
-        let service = ServiceId::of_port(self.space, bound.port());
+        let service = ServiceId::of_port(state.service_space(self.space), bound.port());
         cm.listen(service, addr, state.backlog as usize).ok()
     }
 
@@ -449,9 +456,10 @@ impl CmId {
         let host = self.inner().clone();
         self.leave_groups();
         let mut session = host.cm.session(&host);
-        let (call, listener, port) = {
+        let (call, listener, port, space) = {
             let mut state = self.state.lock();
-            (state.call.take(), state.listener.take(), state.port.take())
+            let space = state.service_space(self.space);
+            (state.call.take(), state.listener.take(), state.port.take(), space)
         };
         let now = session.now();
         match call {
@@ -473,7 +481,7 @@ impl CmId {
             session.run();
         }
         if let Some(port) = port {
-            host.cm.ports.release(host.registry(), self.space, port, self.claim_id());
+            host.cm.ports.release(host.registry(), space, port, self.claim_id());
         }
         drop(session);
         host.cm.forget(self.number);

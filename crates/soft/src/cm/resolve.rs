@@ -65,25 +65,30 @@ impl CmId {
                 self.bind_locked(&mut state, bound)?;
             }
             Phase::Bound => {
-                let local = state.local.filter(families);
+                let local = state.local.filter(families).filter(|_| state.ib.is_none());
                 let local = local
                     .ok_or(CmError::Invalid { what: "address", why: "the families differ" })?;
                 address::check(with_scope_of(dst, &local))?;
             }
             phase => return Err(phase.refuses("resolve an address")),
         }
+        self.query(&mut state, dst, timeout);
+        Ok(())
+    }
+
+    /// Begins to resolve the address of the peer, for an id that is bound.
+    pub(super) fn query(&self, state: &mut State, dst: SocketAddr, timeout: Duration) {
         state.phase = Phase::AddrQuery;
         state.peer = Some(dst);
         let host = self.inner();
         let now = host.now();
         match address::route(host, state.local, dst) {
-            Err(status) => self.unresolved(&mut state, status),
+            Err(status) => self.unresolved(state, status),
             Ok(found) => {
                 let deadline = now.after(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
-                self.settle(&mut state, Waiting { found, deadline, pause: FIRST_LOOK }, now);
+                self.settle(state, Waiting { found, deadline, pause: FIRST_LOOK }, now);
             }
         }
-        Ok(())
     }
 
     /// Looks once more whether the neighbour is known.
