@@ -210,6 +210,80 @@ mod connections {}
 /// ```
 mod requests {}
 
+/// Who looks for a datagram service is answered once:
+///
+/// ```no_run
+/// # use ironverbs::{*, cm::*};
+/// fn f(lookup: Lookup, qp: &Qp<Ud>) { let _ = lookup.answer(qp, b""); }
+/// ```
+/// ```compile_fail,E0382
+/// # use ironverbs::{*, cm::*};
+/// fn f(lookup: Lookup, qp: &Qp<Ud>) { let _ = lookup.answer(qp, b""); let _ = lookup.reject(b""); }
+/// ```
+///
+/// with a queue pair for datagrams:
+///
+/// ```compile_fail,E0308
+/// # use ironverbs::{*, cm::*};
+/// fn f(lookup: Lookup, qp: &Qp<Rc>) { let _ = lookup.answer(qp, b""); }
+/// ```
+///
+/// and is not asked for twice:
+///
+/// ```no_run
+/// # use ironverbs::{*, cm::*};
+/// fn f(way: Way, pd: &Pd) { let _ = way.look_up(pd, b"first"); }
+/// ```
+/// ```compile_fail,E0382
+/// # use ironverbs::{*, cm::*};
+/// fn f(way: Way, pd: &Pd) { let _ = way.look_up(pd, b"first"); let _ = way.look_up(pd, b"second"); }
+/// ```
+///
+/// A service for connections takes none for datagrams:
+///
+/// ```no_run
+/// # use ironverbs::{*, cm::*};
+/// fn f(request: cm::Request<Rc>, qp: Unconnected<Rc>) { let _ = request.accept(qp, &Offer::default()); }
+/// ```
+/// ```compile_fail,E0277
+/// # use ironverbs::{*, cm::*};
+/// fn f(request: cm::Request<Ud>) {}
+/// ```
+///
+/// A queue pair stays while it is in a group:
+///
+/// ```no_run
+/// # use ironverbs::{*, cm::*};
+/// # fn f(multicast: Multicast, qp: Qp<Ud>) -> Result<(), cm::Error> {
+/// let group = multicast.join(&qp, "239.1.1.1".parse().unwrap())?.wait()?;
+/// drop(group);
+/// drop(qp);
+/// # Ok(())
+/// # }
+/// ```
+/// ```compile_fail,E0505
+/// # use ironverbs::{*, cm::*};
+/// # fn f(multicast: Multicast, qp: Qp<Ud>) -> Result<(), cm::Error> {
+/// let group = multicast.join(&qp, "239.1.1.1".parse().unwrap())?.wait()?;
+/// drop(qp);
+/// drop(group);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// also while it is about to join, in a task of its own:
+///
+/// ```compile_fail,E0505
+/// # use ironverbs::{*, cm::*};
+/// # fn f(multicast: Multicast, qp: Qp<Ud>) -> Result<(), cm::Error> {
+/// let joining = multicast.join(&qp, "239.1.1.1".parse().unwrap())?;
+/// drop(qp);
+/// joining.wait()?;
+/// # Ok(())
+/// # }
+/// ```
+mod datagram_services {}
+
 /// Services, kinds and buffers are this crate's: nobody adds one with rules of its own.
 ///
 /// ```compile_fail

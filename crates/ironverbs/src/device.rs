@@ -92,6 +92,10 @@ impl Devices {
 pub struct Device(Arc<soft::Device>);
 
 impl Device {
+    pub(crate) fn raw(&self) -> &Arc<soft::Device> {
+        &self.0
+    }
+
     pub(crate) fn from_raw(raw: Arc<soft::Device>) -> Device {
         Device(raw)
     }

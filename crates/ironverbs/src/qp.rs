@@ -252,6 +252,14 @@ impl<T: Transport> Qp<T> {
         QpBuilder::new(pd, cq)
     }
 
+    pub(crate) fn raw(&self) -> &Arc<soft::Qp> {
+        self.shared.raw()
+    }
+
+    pub(crate) fn pd(&self) -> &Arc<PdInner> {
+        self.shared.pd()
+    }
+
     /// Its number, 24 bits.
     pub fn qpn(&self) -> u32 {
         self.shared.raw.qpn()

@@ -152,7 +152,8 @@ impl Device {
         self.port.read().gids.get(index as usize).copied().flatten()
     }
 
-    pub(crate) fn gids(&self) -> Vec<(u32, Gid)> {
+    /// The GIDs in its table, with their places.
+    pub fn gids(&self) -> Vec<(u32, Gid)> {
         let port = self.port.read();
         port.gids.iter().enumerate().filter_map(|(i, gid)| Some((i as u32, (*gid)?))).collect()
     }

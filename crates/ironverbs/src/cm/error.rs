@@ -22,6 +22,14 @@ pub enum Error {
         /// What its program said, zeros behind.
         private_data: Vec<u8>,
     },
+    /// The peer has no such datagram service, or its program refused.
+    #[error("no such service: status {status}")]
+    NoService {
+        /// The status (IBA 12.11.2): 1 is a refusal of its program or that nobody offers it.
+        status: u8,
+        /// What its program said, zeros behind.
+        private_data: Vec<u8>,
+    },
     /// The peer does not answer.
     #[error("the peer does not answer: {0}")]
     Unreachable(io::Error),
@@ -52,13 +60,22 @@ impl Error {
         let status = event.status();
         let errno = || io::Error::from_raw_os_error(status.saturating_neg());
         match event.kind() {
-            CmEventKind::AddrError | CmEventKind::RouteError => Error::Unresolved(errno()),
+            CmEventKind::AddrError | CmEventKind::RouteError | CmEventKind::MulticastError => {
+                Error::Unresolved(errno())
+            }
             CmEventKind::Rejected => {
                 let private_data = match event.param() {
                     EventParam::Conn(param) => param.private_data.clone(),
                     _ => Vec::new(),
                 };
                 Error::Rejected { reason: u16::try_from(status).unwrap_or_default(), private_data }
+            }
+            CmEventKind::Unreachable if status > 0 => {
+                let private_data = match event.param() {
+                    EventParam::Ud(param) => param.private_data.clone(),
+                    _ => Vec::new(),
+                };
+                Error::NoService { status: u8::try_from(status).unwrap_or(u8::MAX), private_data }
             }
             CmEventKind::Unreachable => Error::Unreachable(errno()),
             CmEventKind::DeviceRemoval => Error::DeviceGone,

@@ -48,19 +48,79 @@
 //! it: the device's own wakes the task. Dropping it takes back what was begun. [`Listener`] and [`Connection`] have a
 //! descriptor besides, readable while something has happened to them, for a program that polls.
 //!
+//! # Datagrams
+//! A [`Service`] tells those that look for it by address and port which queue pair they are to send to; [`find`] and
+//! [`Way::look_up`] ask. Nothing is connected by that, and nothing ends. A [`Group`] is sent to in the same way.
+//!
+//! ```
+//! use std::time::Duration;
+//! use ironverbs::cm::{self, Multicast, QKEY, Service};
+//! use ironverbs::{Access, Cq, Devices, Inline, Pd, Qp, Ud};
+//!
+//! # fn main() -> Result<(), ironverbs::Error> {
+//! let devices = Devices::new()?;
+//! let mut service = Service::bind(&devices, "127.0.0.1:0".parse().unwrap(), 0)?;
+//! let to = service.local_addr();
+//!
+//! let client = std::thread::spawn(move || -> Result<(), ironverbs::Error> {
+//!     let devices = Devices::new()?;
+//!     let way = cm::find(&devices, None, to, Duration::from_secs(2))?.wait()?;
+//!     let context = way.device().open()?;
+//!     let (pd, cq) = (Pd::new(&context)?, Cq::new(&context, 16)?);
+//!     let found = way.look_up(&pd, b"who are you?")?.wait()?;
+//!     assert!(found.private_data().starts_with(b"a friend"));
+//!     let qp = Qp::<Ud>::builder(&pd, &cq).qkey(QKEY).inline(64).build()?;
+//!     qp.send(Inline(b"hello"), found.destination()).post()?.wait().0?;
+//!     Ok(())
+//! });
+//!
+//! let lookup = service.next()?.wait()?;
+//! let context = lookup.device().open()?;
+//! let (pd, cq) = (Pd::new(&context)?, Cq::new(&context, 16)?);
+//! let qp = Qp::<Ud>::builder(&pd, &cq).qkey(QKEY).inline(64).build()?;
+//! let region = pd.region(128, Access::LOCAL_WRITE)?;
+//! let recv = qp.recv(region.slice(..)?)?;
+//! lookup.answer(&qp, b"a friend")?;
+//! let (received, slice) = recv.wait();
+//! assert_eq!(received?.data(&slice), b"hello");
+//!
+//! client.join().unwrap()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A queue pair in a group hears what it sends there itself, too:
+//!
+//! ```no_run
+//! # use ironverbs::{Devices, Inline, Qp, Slice, Ud, cm::Multicast};
+//! # fn f(devices: &Devices, qp: &Qp<Ud>, slice: Slice) -> Result<(), ironverbs::Error> {
+//! let group = Multicast::bind(devices, "10.0.0.1".parse().unwrap())?;
+//! let group = group.join(qp, "239.7.7.7".parse().unwrap())?.wait()?;
+//! let recv = qp.recv(slice)?;
+//! qp.send(Inline(b"all of you"), group.destination()).post()?.wait().0?;
+//! let (received, slice) = recv.wait();
+//! assert_eq!(received?.data(&slice), b"all of you");
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # The end
 //! A connection that is dropped disconnects; the peer's [`Connection::closed`] tells. So does the death of its process,
 //! on this host at once, elsewhere by the silence of its queue pair.
 
 mod connection;
+mod datagram;
 mod error;
+mod group;
 mod listener;
 mod offer;
 mod pending;
 mod route;
 
 pub use connection::{Accepting, Closed, Connecting, Connection};
+pub use datagram::{FindAddress, Found, LookingUp, Lookup, NextLookup, QKEY, Service, Way, find};
 pub use error::Error;
+pub use group::{Group, Joining, Multicast};
 pub use listener::{Listener, NextRequest, Request};
 pub use offer::Offer;
 pub use pending::{Operation, Pending};

@@ -1,19 +1,20 @@
 //! Connections by address and port, in a simulated network and on this machine.
 
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
 use ironverbs::cm::{
-    self, Connection, Error as CmError, Listener, Offer, Operation, Pending, Request,
+    self, Connection, Error as CmError, Found, Listener, Multicast, Offer, Operation, Pending,
+    QKEY, Request, Service,
 };
 use ironverbs::sim::Network;
 use ironverbs::{
     Access, Config, Connected, Context, Cq, Devices, Error, Kind, Op, Output, Pd, Qp, Rc, Region,
-    Returned, Uc, Unconnected,
+    Returned, Uc, Ud, Unconnected,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -176,6 +177,110 @@ fn what_is_dropped_is_taken_back() {
     drop(connecting);
     let accepted = request.accept(b.qp(), &Offer::default());
     assert!(accepted.and_then(|accepting| w.wait(accepting)).is_err());
+}
+
+fn datagram_qp(side: &Side, qkey: u32) -> Qp<Ud> {
+    Qp::<Ud>::builder(&side.pd, &side.cq).depth(4, 4).qkey(qkey).build().unwrap()
+}
+
+#[test]
+fn a_datagram_service_is_found_and_sent_to() {
+    let (w, a, b, to) = world();
+    let mut service = Service::bind(&b.devices, to, 0).unwrap();
+    let find = || w.wait(cm::find(&a.devices, None, to, SECOND).unwrap()).unwrap();
+    let (x, y) = (datagram_qp(&a, QKEY), datagram_qp(&b, QKEY));
+    let looking = find().look_up(&a.pd, b"who").unwrap();
+    let lookup = w.wait(service.next().unwrap()).unwrap();
+    assert_eq!((lookup.private_data().len(), lookup.local_addr()), (180, to));
+    assert!(lookup.private_data().starts_with(b"who\0"));
+    lookup.answer(&y, b"me").unwrap();
+    let found = w.wait(looking).unwrap();
+    assert_eq!(found.private_data().len(), 136);
+    assert!(found.private_data().starts_with(b"me\0"));
+    assert_eq!((found.destination().qpn, found.destination().qkey), (y.qpn(), QKEY));
+    let recv = y.recv(b.region.slice(..64).unwrap()).unwrap();
+    let mut slice = a.region.slice(..6).unwrap();
+    slice.write_at(0, b"across").unwrap();
+    let send = x.send(slice, found.destination()).post().unwrap();
+    let (received, slice) = w.run([&a.cq, &b.cq], recv);
+    assert_eq!(received.unwrap().data(&slice), b"across");
+    w.run([&a.cq, &b.cq], send).0.unwrap();
+
+    // Refusals: of its program, by being dropped, and of nobody there.
+    let refused = |result: Result<Found, CmError>| match result {
+        Err(CmError::NoService { status, private_data }) => (status, private_data),
+        other => panic!("{other:?}"),
+    };
+    let looking = find().look_up(&a.pd, b"").unwrap();
+    w.wait(service.next().unwrap()).unwrap().reject(b"busy").unwrap();
+    assert!(refused(w.wait(looking)).1.starts_with(b"busy\0"));
+    let looking = find().look_up(&a.pd, b"").unwrap();
+    drop(w.wait(service.next().unwrap()).unwrap());
+    assert_ne!(refused(w.wait(looking)).0, 0);
+    drop(service);
+    let looking = find().look_up(&a.pd, b"").unwrap();
+    assert_ne!(refused(w.wait(looking)).0, 0);
+}
+
+#[test]
+fn what_does_not_fit_a_datagram_service_is_refused_at_once() {
+    let (w, a, b, to) = world();
+    let mut service = Service::bind(&b.devices, to, 0).unwrap();
+    assert!(Service::bind(&b.devices, to, 0).is_err(), "the port is in use");
+    let find = || w.wait(cm::find(&a.devices, None, to, SECOND).unwrap()).unwrap();
+    assert!(find().look_up(&a.pd, &[1; 181]).is_err(), "private data");
+    assert!(find().look_up(&b.pd, b"").is_err(), "a domain of another device");
+    let next = |service: &mut Service| {
+        let looking = find().look_up(&a.pd, b"").unwrap();
+        (looking, w.wait(service.next().unwrap()).unwrap())
+    };
+    let (_looking, lookup) = next(&mut service);
+    assert!(lookup.answer(&datagram_qp(&b, 7), b"").is_err(), "another Q_Key");
+    let (_looking, lookup) = next(&mut service);
+    assert!(lookup.answer(&datagram_qp(&a, QKEY), b"").is_err(), "of another device");
+    let (_looking, lookup) = next(&mut service);
+    assert!(lookup.answer(&datagram_qp(&b, QKEY), &[1; 137]).is_err(), "private data");
+    // Nobody reads what the client took back.
+    drop(find().look_up(&a.pd, b"").unwrap());
+}
+
+#[test]
+fn members_of_a_group_hear_what_is_sent_to_it_until_they_leave() {
+    let (w, a, b, _) = world();
+    let group: IpAddr = "239.1.2.3".parse().unwrap();
+    let bind = |side: &Side, ip: &str| Multicast::bind(&side.devices, ip.parse().unwrap()).unwrap();
+    let (x, y) = (datagram_qp(&a, QKEY), datagram_qp(&b, QKEY));
+    let sender = w.wait(bind(&a, "10.0.0.1").send_to(&a.pd, group).unwrap()).unwrap();
+    let member = w.wait(bind(&b, "10.0.0.2").join(&y, group).unwrap()).unwrap();
+    assert_eq!((member.address(), sender.destination().qkey), (group, QKEY));
+    let tell = |expected: bool| {
+        let mut recv = y.recv(b.region.slice(..64).unwrap()).unwrap();
+        let mut slice = a.region.slice(..3).unwrap();
+        slice.write_at(0, b"all").unwrap();
+        w.run([&a.cq, &b.cq], x.send(slice, sender.destination()).post().unwrap()).0.unwrap();
+        w.0.run_until(1_000_000, || false);
+        b.cq.poll().unwrap();
+        match recv.try_take() {
+            Ok((received, slice)) => {
+                assert!(expected);
+                assert_eq!(received.unwrap().data(&slice), b"all");
+            }
+            Err(again) => {
+                assert!(!expected, "nothing came");
+                recv = again;
+                drop(recv);
+            }
+        }
+    };
+    tell(true);
+    drop(member);
+    tell(false);
+
+    // What cannot be.
+    assert!(bind(&b, "10.0.0.2").join(&y, "10.0.0.9".parse().unwrap()).is_err(), "no group");
+    assert!(bind(&b, "10.0.0.2").join(&x, group).is_err(), "a queue pair of another device");
+    assert!(bind(&b, "10.0.0.2").join(&datagram_qp(&b, 7), group).is_err(), "another Q_Key");
+    assert!(Multicast::bind(&b.devices, "10.9.9.9".parse().unwrap()).is_err(), "no such address");
 }
 
 #[test]

@@ -16,8 +16,8 @@ use crate::{AttrMask, Error, QpAttr, QpState};
 /// In `responder_resources` and `initiator_depth`: as many as the device can.
 const MOST: u8 = 0xff;
 
-/// The Q_Key of the queue pairs of UD ids: `RDMA_UDP_QKEY`.
-pub(super) const UD_QKEY: u32 = 0x0123_4567;
+/// The Q_Key of the queue pairs of UD ids and of multicast groups: `RDMA_UDP_QKEY`.
+pub const UD_QKEY: u32 = 0x0123_4567;
 
 /// Local ACK timeout where the program does not say: 1.07 s, the kernel's for RoCE.
 const ACK_TIMEOUT: u8 = 18;

@@ -27,6 +27,7 @@ mod tests;
 mod wire;
 
 pub use channel::EventChannel;
+pub use connect::UD_QKEY;
 pub use error::CmError;
 pub use event::{CmEvent, CmEventKind, EventParam};
 pub use ib::IbAddr;
