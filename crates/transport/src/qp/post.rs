@@ -25,10 +25,8 @@ impl Qp {
         let answered =
             matches!(wr.opcode, WrOpcode::Read | WrOpcode::CompareSwap | WrOpcode::FetchAdd);
         match &data {
-            Payload::Inline { len, .. } if wr.opcode == WrOpcode::AtomicWrite => {
-                if *len != 8 {
-                    return Err(PostError::AtomicLength { asked: *len as u64 });
-                }
+            Payload::Inline { len, .. } if wr.opcode == WrOpcode::AtomicWrite && *len != 8 => {
+                return Err(PostError::AtomicLength { asked: *len as u64 });
             }
             Payload::Sges(sges) if wr.opcode == WrOpcode::AtomicWrite => {
                 let asked = sg::length(sges);
