@@ -102,11 +102,9 @@ fn assert_alike(theirs: &[u8], ours: &[u8], argument: &str) {
 
 #[test]
 fn fields_datagrams_and_text_are_as_the_distributions() {
-    for seed in ["1", "2", "3"] {
-        let [theirs, ours] = both(seed);
-        assert_alike(&theirs.stdout, &ours.stdout, seed);
-        assert_alike(&theirs.stderr, &ours.stderr, seed);
-    }
+    let [theirs, ours] = both("1");
+    assert_alike(&theirs.stdout, &ours.stdout, "1");
+    assert_alike(&theirs.stderr, &ours.stderr, "1");
 }
 
 /// What is sent, and what becomes of the answer. Warnings differ, as the distribution's does not send again what was lost.
