@@ -679,8 +679,8 @@ impl Qp {
         }
     }
 
-    /// Takes a packet that came by a lane from `slot`, its payload to be fetched where there is a `pull`; false if it
-    /// was not wanted.
+    /// Takes a packet that came by a lane from `slot`, its payload to be fetched where there is a `pull`; false if there is
+    /// nobody to take it.
     pub(crate) fn handle_record(
         &self,
         slot: u16,
@@ -698,7 +698,7 @@ impl Qp {
             return false;
         }
         let from = path.reversed();
-        let dropped = transport.counters().dropped.total();
+        let dropped = transport.counters().dropped.unwanted();
         let mut surroundings = Surroundings::on_demand(self);
         if let Some(pull) = pull {
             let len = pull.source.len();
@@ -715,7 +715,7 @@ impl Qp {
         if packet.op.is_response() {
             transport.hold_timeouts();
         }
-        let taken = transport.counters().dropped.total() == dropped;
+        let taken = transport.counters().dropped.unwanted() == dropped;
         drop(surroundings);
         // Before any acknowledgement leaves: who has it may go on by itself.
         self.tell_psn(&mut state);

@@ -36,6 +36,21 @@ fn peer_process() {
             }
         }
         ["echo"] => forks::echo(&side, &joined),
+        // Takes one message, the others when it is told to.
+        ["slow"] => {
+            joined.qp.post_recv(0, &[side.sge(0, 64)]).unwrap();
+            say("ready");
+            told();
+            for wr_id in 1..8 {
+                joined.qp.post_recv(wr_id, &[side.sge(0, 64)]).unwrap();
+            }
+            let mut taken = 0;
+            eventually("all messages", || {
+                taken += side.poll().len();
+                taken == 8
+            });
+            told();
+        }
         // Takes one message and ends right after its completion.
         ["take", how] => {
             joined.qp.post_recv(1, &[side.sge(0, 64)]).unwrap();
@@ -77,6 +92,53 @@ fn events(side: &Side) -> Vec<EventKind> {
         kinds.push(event.kind);
     }
     kinds
+}
+
+/// What follows a message that the receiver was not ready for is dropped. That it is says nothing of the receiver's
+/// process, which may be stopped as any other.
+#[test]
+fn a_receiver_that_is_not_ready_may_be_stopped() {
+    let _shared = COUNTING.read();
+    let side = side(port(10));
+    let port = side.host.config().udp_port.value;
+    let (mut peer, joined) = Peer::connect(port, &side, &side.init(QpType::Rc), "slow");
+    assert_eq!(peer.line(), "ready");
+    // While polls are counted nobody else takes what comes: so it is not heard at once that the receiver is not ready, and
+    // the last ones arrive after that was said.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(5) {
+        assert!(side.poll().is_empty());
+    }
+    for wr_id in 0..8 {
+        let sge = side.sge(0, 8);
+        joined.qp.post_send(&wr(wr_id, WrOpcode::Send), Payload::Sges(&[sge])).unwrap();
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_micros(20) {}
+    }
+    let mut found = Vec::new();
+    eventually("that it is not ready", || {
+        found.extend(side.poll());
+        joined.qp.counters().rnr_naks_received > 0
+    });
+    // A part of what it is to be waited for, in which the others arrive there.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(50) {
+        found.extend(side.poll());
+    }
+    peer.stop();
+    // Several times what all retries take.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(2) {
+        found.extend(side.poll());
+        std::thread::yield_now();
+    }
+    peer.signal(SIGCONT);
+    peer.tell("go");
+    eventually("all completions", || {
+        found.extend(side.poll());
+        found.len() == 8
+    });
+    assert!(found.iter().all(|wc| wc.status == WcStatus::Success), "{:?}", statuses(&found));
 }
 
 /// Completions until there is one with an error, and how long that took.

@@ -122,7 +122,13 @@ pub(crate) fn role() -> Option<(Side, Joined, Vec<String>)> {
     let qp = side.qp(qp_type);
     say(&Address::of(&side, &qp).to_string());
     let remote = Address::parse(&told());
-    connect(&qp, &attr(side.gid(), remote.qpn));
+    let words: Vec<_> = words.map(str::to_owned).collect();
+    let mut attr = attr(side.gid(), remote.qpn);
+    if words == ["slow"] {
+        // 491.52 ms.
+        attr.min_rnr_timer = 31;
+    }
+    connect(&qp, &attr);
     say("connected");
-    Some((side, Joined { qp, remote }, words.map(str::to_owned).collect()))
+    Some((side, Joined { qp, remote }, words))
 }

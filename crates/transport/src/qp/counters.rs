@@ -110,6 +110,12 @@ pub struct Dropped {
 }
 
 impl Dropped {
+    /// Packets for which nobody was there: no QP that takes them, or another's peer. What else is dropped the sender
+    /// hears of, or does not wait for.
+    pub fn unwanted(&self) -> u64 {
+        self.state + self.service + self.peer + self.pkey
+    }
+
     /// Packets dropped for whatever reason.
     pub fn total(&self) -> u64 {
         let Dropped { state, service, peer, pkey, qkey, sequence, message, no_receive, stale } =
