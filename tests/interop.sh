@@ -290,6 +290,12 @@ if group driver; then
   done
   program="ib_send_lat -F -n 50 -e DEV -x GID"
   driver ib_send_lat-events "$program" "$program HOST4"
+  # The kernel's connection manager by our librdmacm.
+  driver rping "rping -s -a HERE -v -V -C 5 -S 1000" "rping -c -a HOST -v -V -C 5 -S 1000"
+  driver ucmatose "ucmatose -b HERE -c 2 -C 5 -S 5000" "ucmatose -s HOST -c 2 -C 5 -S 5000"
+  driver udaddy "udaddy -b HERE -c 2 -C 5" "udaddy -s HOST -c 2 -C 5"
+  driver endpoint "rdma_server" "rdma_client -s HOST"
+  each driver-mckey-client-v4 kernels driven v4 "mckey -m $multicast -b HERE" "mckey -m $multicast -b HERE -s" ""
 fi
 if group pingpong; then
   pingpong both rc 4096 50

@@ -34,6 +34,16 @@ ironverbs_capi_ibverbs_tests::programs! {
         reading_sysfs_files
         names_and_rates
     }
+    kernel {
+        devices_of_the_kernel_come_first
+        without_a_driver_or_a_file
+        soft_chooses
+        a_driver_is_called
+        a_driver_gets_what_it_lacks
+        events_of_a_driver
+        both_worlds
+        wrong_drivers
+    }
     queue_pairs {
         capability_above_the_limit
         granted_is_what_query_says

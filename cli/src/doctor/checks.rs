@@ -166,12 +166,14 @@ fn kernel_devices(findings: &mut Findings) {
         .map(|name| format!("/dev/infiniband/{name}"))
         .filter(|path| fs::File::options().read(true).write(true).open(path).is_err())
         .collect();
-    let what =
-        format!("the kernel has {}; this library drives software devices only", names.join(", "));
+    let what = format!(
+        "the kernel has {}; libibverbs lists them first, and drives them by plug-ins of rdma-core 44",
+        names.join(", ")
+    );
     findings.add("kernel", Note, what, "");
     if !closed.is_empty() {
         let what = format!("this user may not open {}", closed.join(", "));
-        findings.add("kernel", Note, what, "programs on the distribution's libraries need that");
+        findings.add("kernel", Note, what, "programs that open the kernel's devices need that");
     }
 }
 

@@ -5,6 +5,7 @@
 //! `rdma/ib_user_ioctl_cmds.h`). Whoever issues the commands is responsible for the memory that they name.
 #![forbid(unsafe_code)]
 
+pub mod cm;
 pub mod command;
 pub mod discover;
 pub mod drivers;

@@ -150,11 +150,11 @@ pub unsafe fn write(fd: BorrowedFd<'_>, command: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Opens the character device at `path`, if it is the one with that number.
+/// Opens the character device at `path`, if it is the one with that number, where one is given.
 ///
 /// # Errors
 /// As open(2); `ENODEV` when it is another device, or none.
-pub fn open(path: &CStr, number: libc::dev_t) -> io::Result<OwnedFd> {
+pub fn open(path: &CStr, number: Option<libc::dev_t>) -> io::Result<OwnedFd> {
     let flags = libc::O_RDWR | libc::O_CLOEXEC;
     // SAFETY: the path is a string; the call keeps nothing.
     let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
@@ -164,10 +164,9 @@ pub fn open(path: &CStr, number: libc::dev_t) -> io::Result<OwnedFd> {
     }
     // SAFETY: the descriptor is new and nobody else's.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    if device_number(&fd) == Some(number) {
-        Ok(fd)
-    } else {
-        Err(io::Error::from_raw_os_error(libc::ENODEV))
+    match device_number(&fd) {
+        Some(found) if number.is_none_or(|number| number == found) => Ok(fd),
+        _ => Err(io::Error::from_raw_os_error(libc::ENODEV)),
     }
 }
 
@@ -232,8 +231,11 @@ mod tests {
         let answer = unsafe { ioctl(null.as_fd(), 0, 0, 0, &mut many) };
         assert_eq!(answer.unwrap_err().raw_os_error(), Some(libc::EINVAL));
         let number = device_number(&null).unwrap();
-        assert!(open(c"/dev/null", number).is_ok());
-        assert_eq!(open(c"/dev/null", number + 1).unwrap_err().raw_os_error(), Some(libc::ENODEV));
-        assert!(open(c"/dev/null/there", number).is_err());
+        assert!(open(c"/dev/null", Some(number)).is_ok());
+        assert_eq!(
+            open(c"/dev/null", Some(number + 1)).unwrap_err().raw_os_error(),
+            Some(libc::ENODEV)
+        );
+        assert!(open(c"/dev/null/there", None).is_err());
     }
 }

@@ -10,9 +10,11 @@ mod addrinfo;
 mod channel;
 mod connect;
 mod devices;
+mod dispatch;
 mod endpoint;
 mod event;
 mod id;
+mod kernel;
 mod multicast;
 mod objects;
 mod options;
@@ -22,20 +24,9 @@ mod srq;
 mod sync;
 
 pub(crate) use addrinfo::{freeaddrinfo, getaddrinfo};
-pub(crate) use channel::{create_event_channel, destroy_event_channel};
-pub(crate) use connect::{
-    accept, connect, disconnect, establish, get_remote_ece, notify, reject, reject_ece,
-    set_local_ece,
-};
+pub(crate) use connect::{get_remote_ece, reject_ece, set_local_ece};
 pub(crate) use devices::{free_devices, get_devices};
-pub(crate) use endpoint::{create_ep, destroy_ep, get_request};
-pub(crate) use event::{ack_cm_event, event_str, get_cm_event};
-pub(crate) use id::{
-    bind_addr, create_id, destroy_id, get_dst_port, get_src_port, listen, migrate_id, resolve_addr,
-    resolve_route,
-};
-pub(crate) use multicast::{join_multicast, join_multicast_ex, leave_multicast};
-pub(crate) use options::set_option;
+pub(crate) use dispatch::*;
+pub(crate) use event::event_str;
 pub(crate) use present::{announce, warn_of_foreign};
-pub(crate) use qp::{create_qp, create_qp_ex, destroy_qp, init_qp_attr};
 pub(crate) use srq::{create_srq, create_srq_ex, destroy_srq};

@@ -49,9 +49,9 @@ pub(super) struct Made {
 }
 
 /// The queue pair of each connection to a listening endpoint.
-pub(super) struct Template {
-    pub(super) pd: *mut ibv_pd,
-    pub(super) init: ibv_qp_init_attr,
+pub(in crate::cm) struct Template {
+    pub(in crate::cm) pd: *mut ibv_pd,
+    pub(in crate::cm) init: ibv_qp_init_attr,
 }
 
 // SAFETY: the pointers are names of objects, which are checked whenever they are used.
@@ -123,6 +123,10 @@ pub(super) struct Handle {
 /// # Safety
 /// `c` is null or points to readable memory of the size of the structure.
 pub(super) unsafe fn find(c: *mut rdma_cm_id) -> Outcome<Handle> {
+    if super::kernel::is_kernels(c) {
+        let what = "this call, by the kernel's connection manager (IRONVERBS_SOFT=off),";
+        return Err(Failure::Unsupported { what });
+    }
     // SAFETY: the caller's promise.
     let found = unsafe { rdma_cm_id::pool().find(c)? };
     Ok(Handle { c, id: found.0.clone() })
@@ -318,10 +322,10 @@ macro_rules! field {
         }
     };
 }
-pub(super) use field;
+pub(in crate::cm) use field;
 
 /// A pointer must be there.
-pub(super) fn given<T>(what: &'static str, pointer: *mut T) -> Outcome<*mut T> {
+pub(in crate::cm) fn given<T>(what: &'static str, pointer: *mut T) -> Outcome<*mut T> {
     match pointer.is_null() {
         true => Err(Failure::Null { what }),
         false => Ok(pointer),

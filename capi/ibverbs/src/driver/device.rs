@@ -355,7 +355,7 @@ pub(crate) fn open_with(
     let path = CString::new(format!("/dev/infiniband/{}", about.file));
     let path = path.map_err(|_| Failure::Null { what: "path" })?;
     let number = uverbs::make_device(about.number.0, about.number.1);
-    let fd = uverbs::open(&path, number).map_err(|error| {
+    let fd = uverbs::open(&path, Some(number)).map_err(|error| {
         let path = path.to_string_lossy().into_owned();
         Failure::Open { errno: opening(error.raw_os_error()), path, error }
     })?;

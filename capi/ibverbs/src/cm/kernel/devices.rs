@@ -1,0 +1,76 @@
+//! Devices of the kernel that are open for all ids.
+
+use std::ptr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::abi::*;
+use crate::fail::{Failure, Outcome};
+use crate::{dispatch, driver};
+
+/// The devices opened so far; they stay open. Pointers to C objects, as numbers.
+static OPENED: Mutex<Vec<Arc<Opened>>> = Mutex::new(Vec::new());
+
+/// A device that is open for all ids, and what they share.
+pub(super) struct Opened {
+    guid: u64,
+    context: usize,
+    pd: usize,
+    /// READs and atomics that it allows a queue pair: as responder, as initiator.
+    pub(super) most: (u8, u8),
+}
+
+impl Opened {
+    pub(super) fn context(&self) -> *mut ibv_context {
+        ptr::with_exposed_provenance_mut(self.context)
+    }
+
+    pub(super) fn pd(&self) -> *mut ibv_pd {
+        ptr::with_exposed_provenance_mut(self.pd)
+    }
+}
+
+/// The device with that GUID, in network order, opened if it is not yet.
+pub(super) fn opened(guid: u64) -> Outcome<Arc<Opened>> {
+    let mut opened = OPENED.lock();
+    if let Some(found) = opened.iter().find(|one| one.guid == guid) {
+        return Ok(found.clone());
+    }
+    let device = driver::list(&[])?.into_iter().find(|&d| driver::get_device_guid(d) == guid);
+    let none = || Failure::Io(std::io::Error::from_raw_os_error(libc::ENODEV));
+    let new = Arc::new(open(device.ok_or_else(none)?, guid)?);
+    opened.push(new.clone());
+    Ok(new)
+}
+
+fn open(device: *mut ibv_device, guid: u64) -> Outcome<Opened> {
+    let context = driver::open_with(device, ptr::null_mut())?;
+    let refused = || Failure::Io(std::io::Error::last_os_error());
+    // SAFETY: the context is ours; zeroes are a valid structure.
+    unsafe {
+        let mut attr: ibv_device_attr = std::mem::zeroed();
+        let pd = dispatch::alloc_pd(context);
+        if pd.is_null() || dispatch::query_device(context, &raw mut attr) != 0 {
+            return Err(refused());
+        }
+        let number = |most: i32| u8::try_from(most).unwrap_or(u8::MAX);
+        let most = (number(attr.max_qp_rd_atom), number(attr.max_qp_init_rd_atom));
+        let (context, pd) = (context.expose_provenance(), pd.expose_provenance());
+        Ok(Opened { guid, context, pd, most })
+    }
+}
+
+/// The device with that context.
+pub(super) fn of_context(context: *mut ibv_context) -> Outcome<Arc<Opened>> {
+    let opened = OPENED.lock();
+    let found = opened.iter().find(|one| one.context == context as usize).cloned();
+    found.ok_or(Failure::Null { what: "device of the id" })
+}
+
+/// The contexts of all devices that can be opened.
+pub(in crate::cm) fn get_devices() -> Outcome<Vec<*mut ibv_context>> {
+    let guids: Vec<u64> =
+        driver::list(&[])?.into_iter().map(|d| driver::get_device_guid(d)).collect();
+    Ok(guids.into_iter().filter_map(|guid| opened(guid).ok()).map(|one| one.context()).collect())
+}
