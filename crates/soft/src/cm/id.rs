@@ -433,7 +433,15 @@ impl CmId {
         let mut current = self.channel.lock();
         let old = std::mem::replace(&mut *current, channel.clone());
         for event in old.take(self) {
+            // Who asks goes with the request: what becomes of it is told where the request is read.
+            let mut later = Vec::new();
+            if let Subject::New(child) = &event.id {
+                *child.channel.lock() = channel.clone();
+                // The request itself has been taken out already.
+                later = old.take(child);
+            }
             channel.push(event);
+            later.into_iter().for_each(|event| channel.push(event));
         }
         drop(current);
         self.outstanding.wait(None, self.explains(), "rdma_migrate_id", self);

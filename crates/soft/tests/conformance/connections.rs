@@ -25,6 +25,7 @@ cases![
     the_responder_may_learn_by_data_that_it_is_connected,
     the_backlog_holds,
     a_listener_that_goes_refuses_what_waits,
+    a_listener_that_migrates_takes_along_what_waits,
     a_request_that_is_destroyed_is_refused,
     an_id_that_is_destroyed_disconnects,
     datagram_services_are_found,
@@ -445,6 +446,28 @@ fn a_listener_that_goes_refuses_what_waits(f: &Fabric) {
     listener.destroy().unwrap();
     assert!(server.quiet());
     assert_eq!(client.expect(f, CmEventKind::Rejected).status(), 28);
+}
+
+fn a_listener_that_migrates_takes_along_what_waits(f: &Fabric) {
+    let (client, server) = two(f);
+    let (listener, to) = server.listen(PortSpace::Tcp, 0);
+    let a = client.routed(f, PortSpace::Tcp, to);
+    a.connect(&ConnParam { qp_num: 77, ..param() }).unwrap();
+    f.sleep_until("the request", || !server.quiet());
+    let other = End::new(f);
+    let channel = EventChannel::new(server.side.context.host()).unwrap();
+    nonblocking(channel.fd());
+    let server_there = End { channel: channel.clone(), ..other };
+    listener.migrate(&channel).unwrap();
+    assert!(server.quiet());
+    let asked = server_there.expect(f, CmEventKind::ConnectRequest).id().clone();
+    asked.accept(Some(&ConnParam { qp_num: 78, ..param() })).unwrap();
+    client.expect(f, CmEventKind::ConnectResponse);
+    a.establish().unwrap();
+    server_there.expect(f, CmEventKind::Established);
+    a.disconnect().unwrap();
+    server_there.expect(f, CmEventKind::Disconnected);
+    assert!(server.quiet());
 }
 
 fn a_request_that_is_destroyed_is_refused(f: &Fabric) {
