@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Weak};
 
 use ironverbs_sys::clock;
+use ironverbs_sys::moment::Mutex;
 use ironverbs_transport::verbs::{Wc, WcStatus};
-use parking_lot::Mutex;
 
 use crate::context::limits;
 use crate::event::{AsyncEvent, EventCount, EventKind, EventSource};
@@ -23,9 +23,10 @@ enum Armed {
 }
 
 /// What reading the completion of a send tells its QP: so many requests are done with, since RESET.
-#[derive(Debug)]
+#[derive(Copy, Clone, Debug)]
 pub(crate) struct Reads {
-    pub(crate) count: Arc<AtomicU64>,
+    /// See [`Cq::add_sender`].
+    pub(crate) sender: usize,
     pub(crate) requests: u64,
 }
 
@@ -57,6 +58,9 @@ pub struct CqOptions {
 #[derive(Debug)]
 struct Entries {
     queue: VecDeque<Entry>,
+    /// Where the QPs that complete sends here read how many they are done with. A count per completion would cost more
+    /// than the rest of it.
+    senders: Vec<Option<Arc<AtomicU64>>>,
     cqe: usize,
     armed: Armed,
     overrun: bool,
@@ -109,6 +113,7 @@ impl Cq {
         }
         let entries = Entries {
             queue: VecDeque::with_capacity((cqe as usize).min(64)),
+            senders: Vec::new(),
             cqe: cqe as usize,
             armed: Armed::No,
             overrun: false,
@@ -168,7 +173,9 @@ impl Cq {
         let n = max.min(entries.queue.len());
         for _ in 0..n {
             let Some(Entry { wc, reads, stamp }) = entries.queue.pop_front() else { break };
-            if let Some(Reads { count, requests }) = reads {
+            if let Some(Reads { sender, requests }) = reads
+                && let Some(Some(count)) = entries.senders.get(sender)
+            {
                 count.store(requests, Ordering::Release);
             }
             take(&wc, &stamp);
@@ -283,6 +290,24 @@ impl Cq {
     fn raise(&self, kind: EventKind) {
         if let Some(me) = self.me.upgrade() {
             self.context.events.push(AsyncEvent { kind, source: EventSource::Cq(me) });
+        }
+    }
+
+    /// From now on reading the completions of sends that name what this gives stores into `count`.
+    pub(crate) fn add_sender(&self, count: &Arc<AtomicU64>) -> usize {
+        let senders = &mut self.entries.lock().senders;
+        let free = senders.iter().position(Option::is_none).unwrap_or(senders.len());
+        if free == senders.len() {
+            senders.push(None);
+        }
+        senders[free] = Some(count.clone());
+        free
+    }
+
+    /// A QP whose completions are gone is no sender any more.
+    pub(crate) fn remove_sender(&self, sender: usize) {
+        if let Some(place) = self.entries.lock().senders.get_mut(sender) {
+            *place = None;
         }
     }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use ironverbs_sys::copy;
 use ironverbs_sys::diag::Owner;
+use ironverbs_sys::moment;
 use ironverbs_sys::netlink::{self, Interface};
 use ironverbs_sys::process::{self, ForkGuard};
 use ironverbs_transport::device::Instant;
@@ -80,7 +81,7 @@ pub(crate) struct Inner {
     pub(crate) cm: cm::Manager,
     pub(crate) fabric: Fabric,
     pub(crate) management: management::Manager,
-    pub(crate) engine: Mutex<Engine>,
+    pub(crate) engine: moment::Mutex<Engine>,
     pub(crate) wire: OnceLock<Wire>,
     /// What peers on this host may do by themselves.
     pub(crate) table: OnceLock<Arc<Table>>,
@@ -320,7 +321,7 @@ impl Inner {
             cm: cm::Manager::default(),
             fabric: Fabric::default(),
             management: management::Manager::default(),
-            engine: Mutex::new(Engine::new()),
+            engine: moment::Mutex::new(Engine::new()),
             wire: OnceLock::new(),
             table: OnceLock::new(),
             polls: AtomicU64::new(0),
@@ -351,7 +352,7 @@ impl Inner {
             self.config.path.value != DataPath::Wire && self.config.onesided.value != OneSided::Off;
         if wanted
             && self.table.get().is_none()
-            && let Ok(table) = Table::create()
+            && let Ok(table) = Table::create(self.cookie.value())
         {
             let table = Arc::new(table);
             self.regions.write().tell(table.clone());

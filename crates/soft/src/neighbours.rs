@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ironverbs_sys::moment;
 use ironverbs_transport::device::{ByReference, Device, Piece, Sink};
 use ironverbs_transport::qp::{Candidate, Short};
 use ironverbs_wire::{Gid, IbRoute, Packet, Path};
@@ -41,6 +42,8 @@ const DATAGRAM: u8 = 2;
 const REFERENCE: u8 = 4;
 /// A small SEND: [`ShortHead`], then the data.
 const SHORT: u8 = 5;
+/// An acknowledgement by itself: [`ShortHead`].
+const SHORT_ACK: u8 = 6;
 /// Packets to that QPN (4 bytes) are not taken.
 const ABSENT: u8 = 3;
 
@@ -176,6 +179,16 @@ pub(crate) fn send_short(
     true
 }
 
+/// Sends an acknowledgement by itself. False: nothing was sent, as the lane is full or closed.
+pub(crate) fn send_short_ack(lane: &Outbound, short: &Short<'_>) -> bool {
+    let mut producer = lane.producer.lock();
+    let sent = !producer.is_closed() && producer.push(SHORT_ACK, &ShortHead::emit(short));
+    if sent {
+        wake(lane, producer);
+    }
+    sent
+}
+
 /// QPs that found a lane full, to be sent for again when there is room.
 #[derive(Debug, Default)]
 pub(crate) struct Blocked {
@@ -272,12 +285,13 @@ impl Inner {
                 // A lane that broke is taken away by its keeper.
                 let Ok(Some(record)) = inbound.consumer.next() else { break };
                 any = true;
-                if record.kind == SHORT {
+                if matches!(record.kind, SHORT | SHORT_ACK) {
+                    let has_message = record.kind == SHORT;
                     let short = record.array().map(|head| {
                         let payload = record.bytes().get(ShortHead::LEN..).unwrap_or_default();
                         ShortHead::parse(&head, payload)
                     });
-                    take(Arrival::Short(inbound.slot, short));
+                    take(Arrival::Short(inbound.slot, short, has_message));
                     inbound.consumer.release();
                     continue;
                 }
@@ -355,8 +369,8 @@ impl Inner {
 
 /// What comes by a lane.
 pub(crate) enum Arrival<'a> {
-    /// From the process in a slot; None: not well formed.
-    Short(u16, Option<Short<'a>>),
+    /// From the process in a slot, and whether there is a SEND besides the acknowledgement; None: not well formed.
+    Short(u16, Option<Short<'a>>, bool),
     Record(&'a Record<'a>),
 }
 
@@ -430,7 +444,7 @@ impl Record<'_> {
     }
 }
 
-fn wake(lane: &Outbound, producer: MutexGuard<'_, Producer>) {
+fn wake(lane: &Outbound, producer: moment::MutexGuard<'_, Producer>) {
     let wake = producer.needs_wake();
     drop(producer);
     if wake {
@@ -442,7 +456,7 @@ fn wake(lane: &Outbound, producer: MutexGuard<'_, Producer>) {
 pub(crate) struct LaneSink<'a> {
     lane: &'a Outbound,
     /// Taken with the first packet: what is done without packets does not keep others from the lane.
-    producer: Option<MutexGuard<'a, Producer>>,
+    producer: Option<moment::MutexGuard<'a, Producer>>,
     cookie: &'a Cookie,
     kind: u8,
     full: bool,
@@ -508,7 +522,7 @@ impl Sink for LaneSink<'_> {
 /// A lane as the sink of a QP that ends: what finds no room there is left with the lane, which sends it later.
 pub(crate) struct LastSink<'a> {
     lane: &'a Outbound,
-    producer: MutexGuard<'a, Producer>,
+    producer: moment::MutexGuard<'a, Producer>,
     /// The record that waits for room.
     late: Option<Vec<u8>>,
 }

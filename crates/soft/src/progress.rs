@@ -189,8 +189,10 @@ impl Inner {
             defer,
         };
         did |= self.take_records(head, |arrival| match arrival {
-            Arrival::Short(slot, Some(short)) => receiver.short(slot, short),
-            Arrival::Short(_, None) => count(&self.received.malformed),
+            Arrival::Short(slot, Some(short), has_message) => {
+                receiver.short(slot, short, has_message);
+            }
+            Arrival::Short(_, None, _) => count(&self.received.malformed),
             Arrival::Record(record) => receiver.record(record),
         });
         self.mourn();
@@ -560,9 +562,9 @@ impl Receiver<'_> {
     }
 
     /// A short message from the process in `slot`.
-    fn short(&mut self, slot: u16, mut short: Short<'_>) {
+    fn short(&mut self, slot: u16, mut short: Short<'_>, has_message: bool) {
         if let Some(qp) = self.choose(short.dest_qpn)
-            && let Some(left) = qp.handle_short(slot, &mut short)
+            && let Some(left) = qp.handle_short(slot, &mut short, has_message)
         {
             self.left = self.left.max(left);
             return;
@@ -570,7 +572,9 @@ impl Receiver<'_> {
         if let Some(packet) = short.acknowledgement() {
             self.connected(slot, &packet, None);
         }
-        self.connected(slot, &short.request(), None);
+        if has_message {
+            self.connected(slot, &short.request(), None);
+        }
     }
 
     /// Makes the QP of that number the current one, of which everything may have changed; false when there is none.
@@ -761,7 +765,8 @@ impl Worker {
         self.retry_wire(&host);
         host.unpublished.publish();
         let polls = host.polls.load(Ordering::Relaxed);
-        let polled = std::mem::replace(&mut self.polls, polls) != polls;
+        // A round that takes long is one that is under way.
+        let polled = std::mem::replace(&mut self.polls, polls) != polls || host.engine.is_locked();
         if polled && host.armed.load(Ordering::Acquire) == 0 {
             self.nap(host);
         } else if self.work(&host) {

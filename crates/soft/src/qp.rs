@@ -8,16 +8,16 @@ pub(crate) use self::ends::Unpublished;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use ironverbs_sys::moment::{Mutex, MutexGuard};
 use ironverbs_transport::device::Instant;
 use ironverbs_transport::qp::{self as transport, Counters, Output, Payload, PostError, QpConfig};
 use ironverbs_transport::verbs::{Access, AttrMask, QpAttr, QpCap, QpState, QpType, SendWr, Sge};
 use ironverbs_wire::{Packet, Path};
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::context::{check_port, limits};
 use crate::cq::Reads;
-use crate::direct::Thing;
 use crate::direct::table::{QpLine, line_of_qp};
+use crate::direct::{Aim, Thing};
 use crate::event::EventCount;
 use crate::host::Inner;
 use crate::local::Outbound;
@@ -51,6 +51,8 @@ pub struct Qp {
     access: AtomicU32,
     /// Send requests since RESET whose completions, or later ones, the program has read.
     read: Arc<AtomicU64>,
+    /// What it is to the CQ of its sends.
+    sender: usize,
     /// Whether it owes its peer acknowledgements, readable without the lock.
     owes: AtomicBool,
     state: Mutex<State>,
@@ -68,6 +70,8 @@ struct State {
     condemned: Option<Instant>,
     /// Until when the peer's process may be silent, and the oldest packet that waited for it then.
     patience: Option<(Instant, u64)>,
+    /// Where its last request went that it carried out by itself.
+    aim: Option<Aim>,
     /// What peers on this host were told of it.
     told: Option<Told>,
     /// Whether others are to be shown anew what it counted, and the last state they were shown.
@@ -186,6 +190,8 @@ impl Qp {
         if let Some(xrcd) = xrcd {
             object::take(&xrcd.users);
         }
+        let read = Arc::default();
+        let sender = init.send_cq.add_sender(&read);
         let qp = Arc::new_cyclic(|me| Qp {
             identity: host.identity("queue pair"),
             events: EventCount::default(),
@@ -202,7 +208,8 @@ impl Qp {
             opened: Opened::default(),
             attachments: Attachments::default(),
             access: AtomicU32::new(0),
-            read: Arc::default(),
+            read,
+            sender,
             owes: AtomicBool::new(false),
             state: Mutex::new(State {
                 transport,
@@ -211,6 +218,7 @@ impl Qp {
                 posted: 0,
                 condemned: None,
                 patience: None,
+                aim: None,
                 told: None,
                 unpublished: false,
                 shown_state: QpState::Reset,
@@ -310,7 +318,7 @@ impl Qp {
 
     /// What reading the next completion of a send says to the queue.
     pub(crate) fn reads(&self, requests: u64) -> Reads {
-        Reads { count: self.read.clone(), requests }
+        Reads { sender: self.sender, requests }
     }
 
     /// Places of the send queue that are the program's.
@@ -358,6 +366,7 @@ impl Qp {
                 state.transport.hold_timeouts();
             }
             state.link = link;
+            state.aim = None;
             state.condemned = None;
         }
         if mask.contains(AttrMask::ACCESS_FLAGS) {
@@ -365,6 +374,7 @@ impl Qp {
         }
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
             state.link = Link::Wire;
+            state.aim = None;
             state.condemned = None;
             state.patience = None;
             state.posted = 0;
@@ -543,13 +553,15 @@ impl Qp {
     /// Carries out what needs no packets. Whether that was all there was to do: then nobody needs to know the time,
     /// which costs as much as all the rest here.
     fn carry_out(&self, state: &mut State) -> bool {
-        let State { transport, link: Link::Lane(lane), gone: false, .. } = state else {
+        let State { transport, link: Link::Lane(lane), gone: false, aim, .. } = state else {
             return false;
         };
         if !lane.is_alive() || !transport.may_go_directly() {
             return false;
         }
-        transport.transmit_directly(&mut Surroundings::without_packets(self, lane));
+        let mut surroundings = Surroundings::without_packets(self, lane, *aim);
+        transport.transmit_directly(&mut surroundings);
+        *aim = surroundings.aim;
         transport.output() == Output::None
     }
 
@@ -703,6 +715,7 @@ impl Qp {
         if let Some(pull) = pull {
             let len = pull.source.len();
             surroundings.pull = Some(pull);
+            surroundings.sender = lane.initiator.remote();
             transport.handle_reference(packet, len, &from, now.get(), &mut surroundings);
         } else {
             // Of no account but for datagrams.
@@ -731,7 +744,11 @@ impl Qp {
             self.set_timer(&mut state);
             return Left::Acks;
         }
-        self.pump_at(&mut state, || now.get());
+        if self.send_short_ack(&mut state) {
+            self.publish_later(&mut state);
+        } else {
+            self.pump_at(&mut state, || now.get());
+        }
         Left::Nothing
     }
 
@@ -774,6 +791,7 @@ impl Qp {
         }
         self.send_cq.purge(self.qpn);
         self.recv_cq.purge(self.qpn);
+        self.send_cq.remove_sender(self.sender);
         for users in [&self.pd.users, &self.send_cq.users, &self.recv_cq.users] {
             object::give_back(users);
         }

@@ -11,7 +11,7 @@ use ironverbs_transport::device::{
 use ironverbs_transport::verbs::{Access, Bind, Fault, QpType, Sge, Wc};
 use parking_lot::{RwLock, RwLockReadGuard};
 
-use crate::direct::{Local, Thing};
+use crate::direct::{Aim, Local, Remote, Thing};
 use crate::event::{AsyncEvent, EventSource};
 use crate::local::Outbound;
 use crate::memory::{By, Regions, slot_of_key};
@@ -32,8 +32,12 @@ pub(crate) struct Surroundings<'a> {
     covered: u64,
     /// The lane to the peer, where requests may be carried out without packets.
     lane: Option<&'a Outbound>,
+    /// Where the last of them went.
+    pub(crate) aim: Option<Aim>,
     /// How to come by the payload of the packet in hand.
     pub(crate) pull: Option<Pull>,
+    /// The table of the process that sent it.
+    pub(crate) sender: Option<&'a Remote>,
 }
 
 /// A payload that is to be fetched from another process.
@@ -76,7 +80,9 @@ impl<'a> Surroundings<'a> {
             selected: None,
             covered: 0,
             lane: None,
+            aim: None,
             pull: None,
+            sender: None,
         }
     }
 
@@ -86,16 +92,21 @@ impl<'a> Surroundings<'a> {
     }
 
     /// For what needs no packets, and no lock of the lane.
-    pub(crate) fn without_packets(qp: &'a Qp, lane: &'a Outbound) -> Surroundings<'a> {
-        Surroundings { lane: Some(lane), ..Surroundings::on_demand(qp) }
+    pub(crate) fn without_packets(
+        qp: &'a Qp,
+        lane: &'a Outbound,
+        aim: Option<Aim>,
+    ) -> Surroundings<'a> {
+        Surroundings { lane: Some(lane), aim, ..Surroundings::on_demand(qp) }
     }
 
     fn fetch(&self, from: u64, to: u64, len: u32) -> Result<(), PullError> {
         let pull = self.pull.as_ref().ok_or(PullError::Elsewhere)?;
         let (gauge, len) = (&self.qp.host().gauge, len as usize);
+        let process = (pull.pid, self.sender);
         // SAFETY: `to` lies in a registered region that may be written, as who calls has checked, and `self.regions` is
         // borrowed, so no deregistration can finish meanwhile.
-        let fetch = || unsafe { pull.source.fetch(pull.pid, from, to, len) };
+        let fetch = || unsafe { pull.source.fetch(process, from, to, len) };
         match gauge.is_on() && gauge.measure(len, fetch) {
             true => Ok(()),
             false => Err(PullError::Elsewhere),
@@ -174,7 +185,10 @@ impl device::Device for Surroundings<'_> {
             let drained = lane.producer.try_lock().is_some_and(|producer| producer.is_drained());
             drained.then_some(())?;
         }
-        lane.initiator.carry_out(&self.local(), request)
+        let mut aim = self.aim.take();
+        let carrier = lane.initiator.carry_out(&self.local(), request, &mut aim);
+        self.aim = aim;
+        carrier
     }
 
     fn could_carry_out(&mut self, request: &OneSided<'_>) -> bool {
@@ -204,7 +218,8 @@ impl device::Device for Surroundings<'_> {
     }
 
     fn revoke(&mut self) {
-        self.qp.host().cookie.change();
+        let host = self.qp.host();
+        host.cookie.change(host.table.get().map(|table| &**table));
     }
 
     fn pull(&mut self, from: u64, sge: &Sge, offset: u32, len: u32) -> Result<(), PullError> {

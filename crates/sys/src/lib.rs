@@ -11,6 +11,7 @@ pub mod errno;
 pub mod event;
 pub mod lock;
 pub mod mem;
+pub mod moment;
 pub mod netlink;
 pub mod packet;
 pub mod peer;

@@ -10,7 +10,7 @@ use ironverbs_transport::device::{Action, Atomic, Carrier, OneSided};
 use ironverbs_transport::verbs::{Access, Sge};
 
 use super::protocol::{self, Entry, Memory, Word};
-use super::remote::{Found, Remote, Seen};
+use super::remote::Remote;
 use super::slots::{self, Slots};
 use super::table;
 use crate::config;
@@ -39,10 +39,39 @@ pub(crate) struct Local<'a, 'h> {
     pub(crate) mode: config::OneSided,
 }
 
+/// What the peer's table said for the last request of a queue pair: the next is mostly for the same region, and needs no
+/// more of the lines than their sequence numbers. Good for one lane.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Aim {
+    dest_qpn: u32,
+    rkey: u32,
+    qp: (u32, usize),
+    region: (u32, usize),
+    /// What both allow.
+    access: Access,
+    addr: u64,
+    len: u64,
+    iova: u64,
+    place: Option<u64>,
+}
+
+impl Aim {
+    fn is_for(&self, request: &OneSided<'_>) -> bool {
+        self.dest_qpn == request.dest_qpn && self.rkey == request.rkey
+    }
+
+    /// Whether the lines have not changed. That is asked once more when they are named.
+    fn stands(&self, remote: &Remote) -> bool {
+        remote.number(self.qp.1, Ordering::Acquire) == self.qp.0
+            && remote.number(self.region.1, Ordering::Acquire) == self.region.0
+    }
+}
+
 /// What is to be touched, and how.
 struct Target<'a> {
     remote: &'a Remote,
-    region: Seen<Found>,
+    /// Of both lines the sequence number, and where it is.
+    region: (u32, usize),
     qp: (u32, usize),
     name: u64,
     carrier: Carrier,
@@ -61,15 +90,21 @@ impl Initiator {
         let _ = self.remote.set(remote);
     }
 
+    /// The target's table, where it can be looked at.
+    pub(crate) fn remote(&self) -> Option<&Remote> {
+        self.remote.get().map(|remote| &**remote)
+    }
+
     /// Carries out a request, if that is possible; see [`ironverbs_transport::device::Device::carry_out`].
     #[inline]
     pub(crate) fn carry_out(
         &self,
         local: &Local<'_, '_>,
         request: &OneSided<'_>,
+        aim: &mut Option<Aim>,
     ) -> Option<Carrier> {
         let remote = self.remote.get()?;
-        let (target, psn) = self.target(remote, local, request)?;
+        let (target, psn) = self.target(remote, local, request, aim)?;
         if psn != request.psn {
             return None;
         }
@@ -94,7 +129,9 @@ impl Initiator {
 
     /// Whether it would be, if the target had carried out what is under way.
     pub(crate) fn could_carry_out(&self, local: &Local<'_, '_>, request: &OneSided<'_>) -> bool {
-        self.remote.get().is_some_and(|remote| self.target(remote, local, request).is_some())
+        self.remote
+            .get()
+            .is_some_and(|remote| self.target(remote, local, request, &mut None).is_some())
     }
 
     /// What the peer's table says that may be done, and the PSN that it expects. SYNC POINT: what `Watch::add` said is seen before the lines are.
@@ -104,6 +141,7 @@ impl Initiator {
         remote: &'a Remote,
         local: &Local<'_, '_>,
         request: &OneSided<'_>,
+        aim: &mut Option<Aim>,
     ) -> Option<(Target<'a>, u32)> {
         if !self.slots.watched(Ordering::Acquire) || !remote.is_alive() {
             return None;
@@ -113,25 +151,20 @@ impl Initiator {
             Action::Read(_) => Access::REMOTE_READ,
             Action::Atomic(..) => Access::REMOTE_ATOMIC,
         };
-        let (qp, psn) = remote.qp(request.dest_qpn)?;
-        let index = slot_of_key(request.rkey);
-        let region = remote.region(index)?;
-        let connected =
-            qp.what.peer_qpn == local.qpn && (qp.what.peer_slot, qp.what.peer_tenure) == self.own;
-        let allowed = region.what.line.rkey == request.rkey
-            && region.what.line.pd == qp.what.pd
-            && (region.what.line.qpn == 0 || region.what.line.qpn == request.dest_qpn)
-            && region.what.line.access.contains(need)
-            && qp.what.access.contains(need);
-        if !(connected && allowed) {
+        let Aim { qp, region, access, addr, len, iova, place, .. } = match aim {
+            Some(aim) if aim.is_for(request) && aim.stands(remote) => *aim,
+            _ => *aim.insert(self.aim(remote, local, request)?),
+        };
+        if !access.contains(need) {
             return None;
         }
-        let offset = request.va.checked_sub(region.what.line.iova)?;
-        if offset.checked_add(request.len).is_none_or(|end| end > region.what.line.len) {
+        let psn = remote.psn(qp.1);
+        let offset = request.va.checked_sub(iova)?;
+        if offset.checked_add(request.len).is_none_or(|end| end > len) {
             return None;
         }
-        let theirs = region.what.line.addr.checked_add(offset)?;
-        let mapped = || remote.mapped(region.what.place?.checked_add(offset)?, request.len);
+        let theirs = addr.checked_add(offset)?;
+        let mapped = || remote.mapped(place?.checked_add(offset)?, request.len);
         let kernel = || (remote.has_kernel() && need != Access::REMOTE_ATOMIC).then_some(theirs);
         let (carrier, addr) = match local.mode {
             config::OneSided::Off => return None,
@@ -150,9 +183,32 @@ impl Initiator {
         // Threads that overwrite each other's count do no harm.
         let count = self.count.load(Ordering::Relaxed).wrapping_add(1);
         self.count.store(count, Ordering::Relaxed);
-        let name = slots::name(index, table::line_of_qp(request.dest_qpn), count);
-        let qp = (qp.number, qp.at);
+        let (index, line) = (slot_of_key(request.rkey), table::line_of_qp(request.dest_qpn));
+        let name = slots::name(index, line, count);
         Some((Target { remote, region, qp, name, carrier, addr }, psn))
+    }
+
+    /// What the lines that a request names say, if they may be named together.
+    fn aim(&self, remote: &Remote, local: &Local<'_, '_>, request: &OneSided<'_>) -> Option<Aim> {
+        let qp = remote.qp(request.dest_qpn)?;
+        let region = remote.region(slot_of_key(request.rkey))?;
+        let line = &region.what.line;
+        let connected =
+            qp.what.peer_qpn == local.qpn && (qp.what.peer_slot, qp.what.peer_tenure) == self.own;
+        let together = line.rkey == request.rkey
+            && line.pd == qp.what.pd
+            && (line.qpn == 0 || line.qpn == request.dest_qpn);
+        (connected && together).then_some(Aim {
+            dest_qpn: request.dest_qpn,
+            rkey: request.rkey,
+            qp: (qp.number, qp.at),
+            region: (region.number, region.at),
+            access: line.access & qp.what.access,
+            addr: line.addr,
+            len: line.len,
+            iova: line.iova,
+            place: region.what.place,
+        })
     }
 }
 
@@ -184,7 +240,7 @@ impl Memory for Named<'_, '_> {
         match word {
             Word::Slot => slots.load(self.slot, order),
             Word::Watched => slots.watched(order).into(),
-            Word::Region => remote.number(region.at, order).into(),
+            Word::Region => remote.number(region.1, order).into(),
             Word::Qp => remote.number(qp.1, order).into(),
         }
     }
@@ -217,7 +273,7 @@ impl Touch<'_> {
             // Others of our queue pairs start elsewhere.
             let slot = slot.wrapping_add(qp.1 / table::LINE) % slots::COUNT;
             let named = Named { touch: self, slot };
-            match protocol::enter(&named, *name, region.number.into(), qp.0.into()) {
+            match protocol::enter(&named, *name, region.0.into(), qp.0.into()) {
                 Entry::Taken => {}
                 Entry::Changed => return None,
                 Entry::Entered => {

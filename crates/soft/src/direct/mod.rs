@@ -20,7 +20,7 @@ pub(crate) mod table;
 pub(crate) mod watch;
 
 pub use arena::Memory;
-pub(crate) use initiator::{Initiator, Local};
+pub(crate) use initiator::{Aim, Initiator, Local};
 pub(crate) use remote::Remote;
 pub(crate) use table::Table;
 pub(crate) use watch::Watch;

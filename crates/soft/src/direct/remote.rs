@@ -68,7 +68,7 @@ impl Remote {
         Ok(Remote { memory, pid, ours, kernel, arena: OnceLock::new() })
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
@@ -81,15 +81,27 @@ impl Remote {
         self.kernel
     }
 
+    /// The process's cookie, if it lives and runs the program that made the table. To be asked when something has been
+    /// fetched from it: both are so from then on, at the latest.
+    pub(crate) fn cookie(&self) -> Option<u64> {
+        let cookie = self.long(header::COOKIE);
+        self.is_alive().then_some(cookie)
+    }
+
     /// Whether the process lives and runs the program that made the table.
     #[inline]
     pub(super) fn is_alive(&self) -> bool {
         self.ours || lock::is_kept(&self.memory, header::LIFE)
     }
 
-    /// The queue pair with that number, and the PSN that it expects.
+    /// The PSN that the queue pair at that byte expects.
     #[inline]
-    pub(super) fn qp(&self, qpn: u32) -> Option<(Seen<QpLine>, u32)> {
+    pub(super) fn psn(&self, at: usize) -> u32 {
+        self.word(at + line::PSN)
+    }
+
+    /// The queue pair with that number.
+    pub(super) fn qp(&self, qpn: u32) -> Option<Seen<QpLine>> {
         let at = table::qp_at(table::line_of_qp(qpn))?;
         let number = self.begin(at)?;
         let access = self.word(at + line::ACCESS);
@@ -100,12 +112,10 @@ impl Remote {
             peer_slot: u16::try_from(self.word(at + line::PEER_SLOT)).ok()?,
             peer_tenure: self.word(at + line::PEER_TENURE),
         };
-        let psn = self.word(at + line::PSN);
-        (access & PRESENT != 0).then_some((Seen { number, at, what }, psn))
+        (access & PRESENT != 0).then_some(Seen { number, at, what })
     }
 
     /// The region in that line.
-    #[inline]
     pub(super) fn region(&self, index: usize) -> Option<Seen<Found>> {
         let at = table::region_at(index)?;
         let number = self.begin(at)?;

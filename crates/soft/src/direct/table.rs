@@ -21,7 +21,7 @@ use super::arena;
 use super::protocol::{self, Memory, Word};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"irondoor");
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// Regions that the table has lines for: those with smaller slot numbers.
 pub(crate) const REGIONS: usize = 1 << 16;
@@ -44,6 +44,8 @@ pub(super) mod header {
     pub(in crate::direct) const PROBE: usize = 24;
     /// The number of the arena's descriptor plus one; 0 while no region is in it.
     pub(in crate::direct) const ARENA: usize = 32;
+    /// What must stand behind payloads that are fetched from this process.
+    pub(in crate::direct) const COOKIE: usize = 40;
     /// Held by a thread for as long as the process lives and is this program.
     pub(in crate::direct) const LIFE: usize = 64;
 }
@@ -138,7 +140,8 @@ struct Descriptor {
 }
 
 impl Table {
-    pub(crate) fn create() -> io::Result<Table> {
+    /// With `cookie` for payloads that are fetched from this process.
+    pub(crate) fn create(cookie: u64) -> io::Result<Table> {
         let (memfd, memory) = Memfd::create_owned(c"ironverbs-table", SIZE)?;
         let id = new_id();
         let probe = Mapping::anonymous(8)?;
@@ -153,6 +156,7 @@ impl Table {
         table.set(header::LOCK_LAYOUT, lock::layout());
         table.set_long(header::ID, id);
         table.set_long(header::PROBE, table.probe.addr());
+        table.set_long(header::COOKIE, cookie);
         // SYNC POINT: with the load in `Remote::open`.
         if let Some(magic) = table.memory.u64(header::MAGIC) {
             magic.store(MAGIC, Ordering::Release);
@@ -164,6 +168,13 @@ impl Table {
     /// By what peers find it: its descriptor's number in this process, and its name.
     pub(crate) fn announcement(&self) -> (u32, u64) {
         (self.descriptor.memfd.as_fd().as_raw_fd() as u32, self.id)
+    }
+
+    /// Has the cookie be another, as [`crate::reference::Cookie::change`] does.
+    pub(crate) fn change_cookie(&self) {
+        if let Some(cookie) = self.memory.u64(header::COOKIE) {
+            cookie.fetch_add(1, Ordering::SeqCst);
+        }
     }
 
     /// Shows that this process lives, for as long as the calling thread does not drop what it gets.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use ironverbs_sys::moment;
 use ironverbs_sys::unix::{Datagrams, Name};
 use parking_lot::Mutex;
 
@@ -31,7 +32,7 @@ pub struct Outbound {
     pub(super) peer: Peer,
     /// The ring. Who finds it full notes under this lock what is to be sent later, so that no wake
     /// is lost in between.
-    pub producer: Mutex<Producer>,
+    pub producer: moment::Mutex<Producer>,
     /// What this process does to the other's memory by itself.
     pub(crate) initiator: Initiator,
     pub(super) alive: AtomicBool,
@@ -82,7 +83,7 @@ impl Outbound {
         owing: Arc<AtomicBool>,
     ) -> Outbound {
         let owed = Owed { anywhere: owing, ..Owed::default() };
-        let (producer, alive) = (Mutex::new(producer), AtomicBool::new(true));
+        let (producer, alive) = (moment::Mutex::new(producer), AtomicBool::new(true));
         let doubted = AtomicU64::new(0);
         Outbound { peer, producer, initiator, alive, mailbox, post, owed, doubted }
     }

@@ -21,6 +21,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ironverbs_sys::event::{Epoll, Event, Interest};
+use ironverbs_sys::moment;
 use ironverbs_sys::process::PidFd;
 use ironverbs_sys::unix::Datagrams;
 use parking_lot::{Mutex, RwLock};
@@ -43,7 +44,7 @@ pub(crate) struct LaneTable {
     epoll: Epoll,
     post: Arc<Datagrams>,
     making: Mutex<()>,
-    inbound: Mutex<Vec<Inbound>>,
+    inbound: moment::Mutex<Vec<Inbound>>,
     watches: Mutex<HashMap<u64, Watch>>,
     /// By slot.
     outbound: RwLock<Vec<Option<Arc<Outbound>>>>,
@@ -95,7 +96,7 @@ impl LaneTable {
             // In a child of fork(2) it is harmless: it has no name.
             post: Arc::new(Datagrams::unbound()?),
             making: Mutex::default(),
-            inbound: Mutex::default(),
+            inbound: moment::Mutex::default(),
             watches: Mutex::default(),
             outbound: RwLock::default(),
             news: Mutex::default(),

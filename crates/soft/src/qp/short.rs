@@ -39,6 +39,22 @@ impl Qp {
         sent
     }
 
+    /// Sends the acknowledgement that is due, if that is all there is to send.
+    pub(super) fn send_short_ack(&self, state: &mut State) -> bool {
+        let State { transport, link: Link::Lane(lane), gone: false, .. } = state else {
+            return false;
+        };
+        let Some(short) = transport.next_short_ack().filter(|_| lane.is_alive()) else {
+            return false;
+        };
+        let sent = neighbours::send_short_ack(lane, &short);
+        if sent {
+            transport.short_ack_sent();
+            self.owes.store(false, Ordering::Relaxed);
+        }
+        sent
+    }
+
     /// Whether it owes its peer acknowledgements, as far as can be told without its lock.
     pub(crate) fn owes(&self) -> bool {
         self.owes.load(Ordering::Relaxed)
@@ -47,7 +63,12 @@ impl Qp {
     /// Takes a short message that came by a lane from `slot`. None: it is to be taken as the packets that it is, but for its
     /// acknowledgement if `short` has none any more.
     #[inline]
-    pub(crate) fn handle_short(&self, slot: u16, short: &mut Short<'_>) -> Option<Left> {
+    pub(crate) fn handle_short(
+        &self,
+        slot: u16,
+        short: &mut Short<'_>,
+        has_message: bool,
+    ) -> Option<Left> {
         let mut state = self.state.lock();
         let State { transport, link: Link::Lane(lane), gone: false, told, .. } = &mut *state else {
             return None;
@@ -57,15 +78,15 @@ impl Qp {
             return None;
         }
         let mut surroundings = Surroundings::on_demand(self);
-        if let Some(psn) = short.ack {
-            if !transport.take_short_ack(psn, &mut surroundings) {
+        if short.ack.is_some() {
+            if !transport.take_short_ack(short, &mut surroundings) {
                 return None;
             }
             short.ack = None;
         }
-        let taken = transport.take_short(short, &mut surroundings);
+        let taken = !has_message || transport.take_short(short, &mut surroundings);
         drop(surroundings);
-        if taken {
+        if taken && has_message {
             let (host, expected) = (self.host(), transport.expected_psn());
             if let Some(board) = host.board() {
                 board.expects(self.qpn, expected);

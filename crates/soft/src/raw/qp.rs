@@ -61,6 +61,8 @@ struct Sends {
     cq: Arc<Cq>,
     /// Requests since RESET whose completions the program has read.
     read: Arc<AtomicU64>,
+    /// What it is to its CQ.
+    sender: usize,
 }
 
 /// Where frames go that come to it.
@@ -135,7 +137,9 @@ impl RawQp {
         object::take(&pd.users);
         object::take(&init.send_cq.users);
         object::take(&recv_cq.users);
-        let sends = Sends { socket, cq: init.send_cq.clone(), read: Arc::default() };
+        let read = Arc::default();
+        let sender = init.send_cq.add_sender(&read);
+        let sends = Sends { socket, cq: init.send_cq.clone(), read, sender };
         let qp = Arc::new(RawQp {
             identity,
             users: AtomicUsize::new(0),
@@ -362,6 +366,7 @@ impl RawQp {
         self.enter(&mut self.state.lock(), QpState::Reset);
         object::give_back(&self.pd.users);
         if let Some(sends) = &self.sends {
+            sends.cq.remove_sender(sends.sender);
             object::give_back(&sends.cq.users);
         }
         match &self.receiver {
@@ -406,7 +411,7 @@ impl RawQp {
             for waiting in waiting.iter().take(taken) {
                 from += waiting.len;
                 if waiting.signaled {
-                    let reads = Reads { count: sends.read.clone(), requests: waiting.number };
+                    let reads = Reads { sender: sends.sender, requests: waiting.number };
                     sends.cq.complete(sent(self.qpn, waiting.wr_id), Some(reads));
                 }
             }
@@ -529,7 +534,7 @@ impl RawQp {
     fn fail(&self, state: &State, sends: &Sends, of: &Waiting, status: WcStatus, why: VendorErr) {
         debug_assert_eq!(of.number, state.posted);
         let wc = Wc { status, vendor_err: why as u32, ..sent(self.qpn, of.wr_id) };
-        let reads = Reads { count: sends.read.clone(), requests: of.number };
+        let reads = Reads { sender: sends.sender, requests: of.number };
         sends.cq.complete(wc, Some(reads));
     }
 

@@ -581,7 +581,8 @@ fn large_messages_whatever_their_lists(f: &Fabric) {
     }
     // Between processes of one host their payload is fetched, elsewhere it is sent.
     assert_eq!(x.counters().tx_references > 0, x.is_local());
-    assert_eq!(x.counters().recoveries, 0);
+    // The kernel may drop what comes by its sockets, on a machine that has other work.
+    assert!(!x.is_local() || x.counters().recoveries == 0);
 }
 
 fn memory_that_is_the_programs_again_is_not_sent(f: &Fabric) {

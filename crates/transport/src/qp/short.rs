@@ -129,12 +129,31 @@ impl Qp {
         self.counters.tx_bytes += len as u64;
     }
 
-    /// Takes the acknowledgement of the request `psn`, and of those before it. False: it is to be taken as the packet
-    /// that it is.
-    pub fn take_short_ack<D: Device + ?Sized>(&mut self, psn: u32, dev: &mut D) -> bool {
+    /// The acknowledgement that is due, if nothing else is to be sent and it may go by itself as a [`Short`] without a SEND.
+    /// Once the device has sent it, it says so by [`short_ack_sent`](Qp::short_ack_sent).
+    pub fn next_short_ack(&self) -> Option<Short<'static>> {
+        let usual = self.config.qp_type == QpType::Rc && self.held && self.owes_at_most_acks();
+        let ack = self.responder.ack.filter(|_| usual)?;
+        let (dest_qpn, pkey) = (self.attr.dest_qpn, self.pkey);
+        Some(Short { dest_qpn, pkey, ack: Some(ack.psn()), ..Short::default() })
+    }
+
+    /// The device has sent what [`next_short_ack`](Qp::next_short_ack) gave.
+    pub fn short_ack_sent(&mut self) {
+        self.responder.ack = None;
+        self.counters.tx_packets += 1;
+    }
+
+    /// Takes the acknowledgement of a message, of that request of ours and of those before it. False: there is none, or it
+    /// is to be taken as the packet that it is.
+    pub fn take_short_ack<D: Device + ?Sized>(&mut self, short: &Short<'_>, dev: &mut D) -> bool {
+        let Some(psn) = short.ack else { return false };
         let requester = &self.requester;
         let seq = requester.una.near(psn);
-        let usual = self.held
+        let usual = self.config.qp_type == QpType::Rc
+            && short.pkey == 0xffff
+            && self.pkey == 0xffff
+            && self.held
             && self.sends_requests()
             && requester.chunks.is_empty()
             && matches!(requester.probe, Probe::None)

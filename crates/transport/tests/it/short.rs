@@ -45,10 +45,8 @@ fn send_short(pair: &mut Pair, side: usize) -> bool {
 fn take(pair: &mut Pair, side: usize, short: Short<'_>) {
     let (path, now) = (pair.path(1 - side), pair.net.now);
     let host = &mut pair.hosts[side];
-    if let Some(psn) = short.ack
-        && !host.qp.take_short_ack(psn, &mut host.dev)
-    {
-        let packet = short.acknowledgement().unwrap();
+    let taken = host.qp.take_short_ack(&short, &mut host.dev);
+    if let (false, Some(packet)) = (taken, short.acknowledgement()) {
         host.qp.handle_packet(&packet, &path, 0, now, &mut host.dev);
     }
     if !host.qp.take_short(&short, &mut host.dev) {
@@ -154,13 +152,24 @@ fn what_is_not_as_usual_is_left_to_packets() {
     refuses(&mut pair, &Short { payload: &[0; 9], ..short });
     let host = &mut pair.hosts[1];
     // Nothing was sent that could be acknowledged.
-    assert!(!host.qp.take_short_ack(short.psn, &mut host.dev));
+    assert!(!host.qp.take_short_ack(&Short { ack: Some(short.psn), ..short }, &mut host.dev));
     assert!(host.qp.take_short(&short, &mut host.dev));
     assert_eq!(pair.poll(1, Queue::Recv).map(|wc| wc.status), Some(WcStatus::Success));
     // A second time it is a duplicate.
     refuses(&mut pair, &short);
+    let ack = pair.hosts[1].qp.next_short_ack().unwrap();
+    assert_eq!(ack.ack, Some(short.psn));
+    pair.hosts[1].qp.short_ack_sent();
+    assert_eq!(pair.hosts[1].qp.next_short_ack(), None);
+    pair.hosts[0].qp.short_sent(8);
+    let host = &mut pair.hosts[0];
+    assert!(!host.qp.take_short_ack(&Short { pkey: 0x1234, ..ack }, &mut host.dev));
+    assert!(host.qp.take_short_ack(&ack, &mut host.dev));
+    assert_eq!(pair.poll(0, Queue::Send).map(|wc| wc.status), Some(WcStatus::Success));
     // Two that wait are sent together.
-    pair.send(0, &wr(2, WrOpcode::Send), &[sge]);
+    for wr_id in [2, 3] {
+        pair.send(0, &wr(wr_id, WrOpcode::Send), &[sge]);
+    }
     assert!(pair.hosts[0].qp.next_short(MOST).is_none());
     pair.settle();
     pair.enter(0, QpState::Err);
