@@ -294,7 +294,9 @@ if group driver; then
   driver rping "rping -s -a HERE -v -V -C 5 -S 1000" "rping -c -a HOST -v -V -C 5 -S 1000"
   driver ucmatose "ucmatose -b HERE -c 2 -C 5 -S 5000" "ucmatose -s HOST -c 2 -C 5 -S 5000"
   driver udaddy "udaddy -b HERE -c 2 -C 5" "udaddy -s HOST -c 2 -C 5"
-  driver endpoint "rdma_server" "rdma_client -s HOST"
+  # Its server listens on IPv4.
+  each driver-endpoint-server-v4 driven kernels v4 rdma_server "rdma_client -s HOST" ""
+  each driver-endpoint-client-v4 kernels driven v4 rdma_server "rdma_client -s HOST" ""
   each driver-mckey-client-v4 kernels driven v4 "mckey -m $multicast -b HERE" "mckey -m $multicast -b HERE -s" ""
 fi
 if group pingpong; then
