@@ -7,7 +7,8 @@ use crate::pair::{self, User};
 use crate::process::{Outcome, Program};
 use crate::{stage, tools, tree};
 
-const USAGE: &str = "usage: cargo xtask bench [ucx] [--rounds N] | cargo xtask bench copies | cargo xtask bench onesided";
+const USAGE: &str =
+    "usage: cargo xtask bench [ucx] [--rounds N] | cargo xtask bench copies|onesided|interfaces";
 
 /// What one program may take, from its start to its end.
 const WATCHDOG: Duration = Duration::from_secs(120);
@@ -21,6 +22,7 @@ pub(crate) fn command(arguments: &[String]) -> Outcome {
     let number = |text: &str| text.parse().map_err(|_| USAGE);
     match words[..] {
         ["copies" | "onesided"] => measure(&words),
+        ["interfaces"] => interfaces(),
         ["ucx"] => beside_ucx(5),
         ["ucx", "--rounds", rounds] => beside_ucx(number(rounds)?),
         [] => measure(&[]).and_then(|()| beside_ucx(5)),
@@ -34,6 +36,51 @@ fn measure(arguments: &[&str]) -> Outcome {
         .args(["run", "--release", "--package=ironverbs-benches", "--"])
         .args(arguments)
         .show()
+}
+
+/// The extended interfaces beside the classic ones, by turns, in the processor's time of one thread.
+fn interfaces() -> Outcome {
+    const WHAT: [&str; 3] = [
+        "ibv_wr_* / ibv_post_send, posting a WRITE of 8 bytes on one host",
+        "ibv_start_poll, ibv_end_poll / ibv_poll_cq of one",
+        "ibv_start_poll, ibv_next_poll, ibv_end_poll / ibv_poll_cq of 64",
+    ];
+    tools::need(&[tools::CC, tools::VERBS_HEADERS])?;
+    stage::build().show()?;
+    stage::install(&tree::stage())?;
+    let (source, program) =
+        (tree::root().join("benches/interfaces.c"), tree::target().join("interfaces"));
+    let (source, program) = (source.display().to_string(), program.display().to_string());
+    Program::new("gcc").args(["-O2", "-Wall", "-o", &program, &source, "-libverbs"]).read()?;
+    let output = User::own().runs(&program).read()?;
+    let rounds: Vec<Vec<f64>> = output
+        .lines()
+        .map(|line| line.split_whitespace().filter_map(|word| word.parse().ok()).collect())
+        .collect();
+    println!(
+        "| extended / classic, time a request | ratio | min | max | ns, extended and classic |"
+    );
+    println!("|---|---|---|---|---|");
+    for (i, what) in WHAT.into_iter().enumerate() {
+        let pairs =
+            rounds.iter().filter_map(|round| Some((*round.get(2 * i)?, *round.get(2 * i + 1)?)));
+        let mut pairs: Vec<_> = pairs.collect();
+        let ratio = |(classic, extended): &(f64, f64)| extended / classic;
+        pairs.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
+        let [min, .., max] = pairs[..] else {
+            return Err(format!("no rounds in\n{output}").into());
+        };
+        let median = pairs[pairs.len() / 2];
+        println!(
+            "| {what} | {:.2} | {:.2} | {:.2} | {:.0}, {:.0} |",
+            ratio(&median),
+            ratio(&min),
+            ratio(&max),
+            median.1,
+            median.0
+        );
+    }
+    Ok(())
 }
 
 /// Large SENDs of perftest on our library, and tagged messages of the same length of UCX on shared memory and

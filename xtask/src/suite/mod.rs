@@ -58,6 +58,18 @@ impl Cases<'_> {
         }
     }
 
+    /// Runs one test only if it was asked for by its name: it takes long for what it says.
+    fn on_request(
+        &mut self,
+        name: impl AsRef<str>,
+        limit: Duration,
+        body: impl FnOnce(&mut Case) -> Outcome,
+    ) {
+        if self.filter.names(self.step, name.as_ref()) {
+            self.always(name.as_ref(), limit, body);
+        }
+    }
+
     /// Runs one test that others of the step need.
     fn always(&mut self, name: &str, limit: Duration, body: impl FnOnce(&mut Case) -> Outcome) {
         self.verdicts.push(case::run(self.step, name, limit, body));
@@ -76,6 +88,14 @@ impl Filter {
     fn step(&self, step: &str) -> bool {
         let step_of = |word: &String| word.split('/').next().unwrap_or_default().to_owned();
         self.0.is_empty() || self.0.iter().any(|word| step.contains(&step_of(word)))
+    }
+
+    /// Whether a case was asked for by its own name.
+    fn names(&self, step: &str, case: &str) -> bool {
+        let named = |word: &String| {
+            word.split_once('/').is_some_and(|(of, part)| step.contains(of) && case.contains(part))
+        };
+        self.0.iter().any(named)
     }
 
     fn case(&self, step: &str, case: &str) -> bool {
