@@ -142,6 +142,33 @@ fn advice(code: VendorErr) -> &'static str {
         VendorErr::BindAccess => {
             "Register with IBV_ACCESS_MW_BIND, for writes and atomics with IBV_ACCESS_LOCAL_WRITE too, and not zero-based."
         }
+        VendorErr::PeerKey => {
+            "Look at the rkey: mistyped, an lkey, of a region that was deregistered, or of a window that was invalidated or is \
+             bound for another queue pair."
+        }
+        VendorErr::PeerPd => "Register the peer's memory in the domain of its queue pair.",
+        VendorErr::PeerRange => {
+            "Address and length must lie within the peer's region, from the address it was registered with on."
+        }
+        VendorErr::PeerRegionAccess => {
+            "Register the peer's memory with IBV_ACCESS_REMOTE_WRITE, _READ or _ATOMIC."
+        }
+        VendorErr::PeerQpAccess => "Move the peer to INIT with the right in qp_access_flags.",
+        VendorErr::PeerAlignment => "Atomics are on addresses that are multiples of 8.",
+        VendorErr::PeerMemory => {
+            "The peer unmapped or protected the memory while it was registered."
+        }
+        VendorErr::PeerResources => {
+            "max_rd_atomic of this side must not exceed max_dest_rd_atomic of the peer, which is 0 by default."
+        }
+        VendorErr::PeerRecvTooSmall => "Post larger receives at the peer.",
+        VendorErr::PeerRecvMemory => {
+            "The completion of the peer's receive says why, most often a bad lkey."
+        }
+        VendorErr::PeerInvalidate => {
+            "Invalidated can be a window of type 2 that the peer bound for this connection, by the key that it was bound with."
+        }
+        VendorErr::PeerQueue => "Look at the number of the shared receive queue (ibv_get_srq_num).",
     }
 }
 
@@ -246,7 +273,7 @@ mod tests {
         let said = explained("ibv_wc_rem_access_err").unwrap();
         assert!(said.contains("(10): remote access error"), "{said}");
         assert_eq!(explained("REM_ACCESS_ERR"), Some(said));
-        for nonsense in ["", "-1", "24", "4294967296", "0xzz", "SUCCES", "IBV_WC_"] {
+        for nonsense in ["", "-1", "36", "4294967296", "0xzz", "SUCCES", "IBV_WC_"] {
             assert_eq!(explained(nonsense), None, "{nonsense}");
         }
     }

@@ -149,8 +149,61 @@ static void receive_with_a_bad_key(void)
 	expect(b.cq, 5, IBV_WC_LOC_PROT_ERR);
 }
 
+/* Key unknown, of another domain, range outside, right of the region, of the queue pair, misaligned, receive too small, its
+ * memory; and what else a peer elsewhere says. */
+enum { PEER_KEY = 24, PEER_PD, PEER_RANGE, PEER_REGION, PEER_QP, PEER_ALIGNMENT, PEER_TOO_SMALL = 32, PEER_MEMORY,
+	NAK_INVALID = 10, NAK_ACCESS, NAK_OPERATIONAL };
+
+static bool by_wire;
+
+/* On one host a completion says what the responder found; on the wire, what its NAK says. */
+static void expect_reason(struct side *s, enum ibv_wc_status status, uint32_t reason)
+{
+	uint32_t nak = status == IBV_WC_REM_INV_REQ_ERR ? NAK_INVALID : status == IBV_WC_REM_ACCESS_ERR ? NAK_ACCESS : NAK_OPERATIONAL;
+	EQUAL(expect(s->cq, 1, status).vendor_err, by_wire ? nak : reason);
+}
+
+static void reasons_of_the_responder(void)
+{
+	struct side a, b;
+	/* An atomic to an odd address, a READ that the queue pair does not allow, a receive that is too small, one with a bad key. */
+	for (int what = 0; what < 4; what++) {
+		pair(&a, &b, IBV_QPT_RC);
+		struct ibv_sge sge = part(&a, 0, what < 1 ? 8 : 100);
+		struct ibv_send_wr wr = send_of(&sge, IBV_WR_SEND);
+		if (what == 0) {
+			wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+			wr.wr.atomic.remote_addr = (uintptr_t)b.memory + 4;
+			wr.wr.atomic.rkey = b.mr->rkey;
+		} else if (what == 1) {
+			struct ibv_qp_attr attr = { .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
+			EQUAL(ibv_modify_qp(b.qp, &attr, IBV_QP_ACCESS_FLAGS), 0);
+			wr.opcode = IBV_WR_RDMA_READ;
+			remote(&wr, &b, 0);
+		} else if (what == 2) {
+			EQUAL(post_recv(&b, 5, 0, 99), 0);
+		} else {
+			struct ibv_sge bad_key = part(&b, 0, 100);
+			bad_key.lkey = b.mr->rkey;
+			struct ibv_recv_wr recv = { .wr_id = 5, .sg_list = &bad_key, .num_sge = 1 }, *bad;
+			EQUAL(ibv_post_recv(b.qp, &recv, &bad), 0);
+		}
+		EQUAL(post(&a, &wr), 0);
+		static const uint32_t reasons[] = { PEER_ALIGNMENT, PEER_QP, PEER_TOO_SMALL, PEER_MEMORY };
+		expect_reason(&a, what < 3 ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_REM_OP_ERR, reasons[what]);
+	}
+}
+
+static void reasons_of_the_responder_by_wire(void)
+{
+	setenv("IRONVERBS_PATH", "wire", 1);
+	by_wire = true;
+	reasons_of_the_responder();
+}
+
 static void remote_access_errors(void)
 {
+	static const uint32_t reasons[] = { PEER_KEY, PEER_KEY, PEER_PD, PEER_RANGE, PEER_REGION, PEER_KEY };
 	for (int what = 0; what < 6; what++) {
 		struct side a, b;
 		pair(&a, &b, IBV_QPT_RC);
@@ -184,11 +237,18 @@ static void remote_access_errors(void)
 		case 5: wr.wr.rdma.rkey = b.mr->lkey; break;
 		}
 		EQUAL(post(&a, &wr), 0);
-		expect(a.cq, 1, IBV_WC_REM_ACCESS_ERR);
+		expect_reason(&a, IBV_WC_REM_ACCESS_ERR, reasons[what]);
 		for (int i = 0; i < 8192; i++)
 			EQUAL(b.memory[i], 0);
 		EQUAL(next_event(b.context).event_type, IBV_EVENT_QP_ACCESS_ERR);
 	}
+}
+
+static void remote_access_errors_by_wire(void)
+{
+	setenv("IRONVERBS_PATH", "wire", 1);
+	by_wire = true;
+	remote_access_errors();
 }
 
 static void local_errors(void)
@@ -519,7 +579,10 @@ static const struct test tests[] = {
 	TEST(unsignaled_that_fails_completes),
 	TEST(receive_too_small),
 	TEST(receive_with_a_bad_key),
+	TEST(reasons_of_the_responder),
+	TEST(reasons_of_the_responder_by_wire),
 	TEST(remote_access_errors),
+	TEST(remote_access_errors_by_wire),
 	TEST(local_errors),
 	TEST(rnr_retries_end),
 	TEST(rnr_waits_for_ever),

@@ -344,6 +344,48 @@ static uint64_t nanoseconds(clockid_t clock)
 }
 
 /* When it came, whenever it is read. */
+/* Who stops reading before the end leaves the rest, in order, to whoever polls next, and nothing of a queue pair that was
+ * reset meanwhile. */
+static void polling_that_stops_early(void)
+{
+	struct ibv_context *context = open_first();
+	struct side a = side_on(context), b = side_on(context);
+	struct ibv_cq_init_attr_ex init = { .cqe = 64, .wc_flags = IBV_WC_STANDARD_FLAGS };
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(context, &init);
+	b.cq = ibv_cq_ex_to_cq(cq);
+	make_qp(&a, IBV_QPT_RC);
+	make_qp(&b, IBV_QPT_RC);
+	connect_to(&a, &b);
+	connect_to(&b, &a);
+	struct ibv_poll_cq_attr attr = { 0 };
+	struct ibv_sge sge = part(&a, 0, 33);
+	struct ibv_send_wr wr = send_of(&sge, IBV_WR_SEND);
+	for (int i = 0; i < 12; i++) {
+		EQUAL(post_recv(&b, i, 0, 64), 0);
+		EQUAL(post(&a, &wr), 0);
+		expect(a.cq, 1, IBV_WC_SUCCESS);
+	}
+	for (int first = 0; first < 9; first += 3) {
+		EQUAL(ibv_start_poll(cq, &attr), 0);
+		EQUAL(cq->wr_id, first);
+		EQUAL(ibv_next_poll(cq), 0);
+		EQUAL(cq->wr_id, first + 1);
+		ibv_end_poll(cq);
+		expect(b.cq, first + 2, IBV_WC_SUCCESS);
+	}
+	EQUAL(ibv_start_poll(cq, &attr), 0);
+	EQUAL(cq->wr_id, 9);
+	EQUAL(ibv_next_poll(cq), 0);
+	EQUAL(cq->wr_id, 10);
+	EQUAL(to_state(b.qp, IBV_QPS_RESET), 0);
+	ibv_end_poll(cq);
+	expect_none(b.cq);
+	EQUAL(ibv_start_poll(cq, &attr), ENOENT);
+	/* A queue of which somebody read in part can be destroyed. */
+	EQUAL(ibv_destroy_qp(b.qp), 0);
+	EQUAL(ibv_destroy_cq(b.cq), 0);
+}
+
 static void times_of_completions(void)
 {
 	struct ibv_context *context = open_first();
@@ -493,6 +535,7 @@ static const struct test tests[] = {
 	TEST(writes_of_eight_bytes_by_wire),
 	TEST(unknown_attributes),
 	TEST(polling_one_by_one),
+	TEST(polling_that_stops_early),
 	TEST(times_of_completions),
 	TEST(moderation_and_clocks),
 	TEST(overrun_that_is_ignored),

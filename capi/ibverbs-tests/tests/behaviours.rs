@@ -66,7 +66,10 @@ ironverbs_capi_ibverbs_tests::programs! {
         unsignaled_that_fails_completes
         receive_too_small
         receive_with_a_bad_key
+        reasons_of_the_responder
+        reasons_of_the_responder_by_wire
         remote_access_errors
+        remote_access_errors_by_wire
         local_errors
         rnr_retries_end
         rnr_waits_for_ever
@@ -151,6 +154,7 @@ ironverbs_capi_ibverbs_tests::programs! {
         writes_of_eight_bytes_by_wire
         unknown_attributes
         polling_one_by_one
+        polling_that_stops_early
         times_of_completions
         moderation_and_clocks
         overrun_that_is_ignored

@@ -2,7 +2,7 @@
 //! each field (ibv_create_cq_ex(3)).
 
 use std::ffi::{c_int, c_void};
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 
 use ironverbs::raw as soft;
 use parking_lot::Mutex;
@@ -12,13 +12,15 @@ use crate::convert;
 use crate::cq;
 use crate::fail::{self, Failure, Outcome};
 use crate::objects::{CqExtra, find};
-use crate::pool::Object;
+use crate::pool::{Object, Ref};
 
 /// The completion between start and end. Locked in between, unless the CQ is for one thread.
 #[derive(Default)]
 pub(crate) struct Cursor {
     wc: Option<ibv_wc>,
     stamp: soft::Stamp,
+    /// What `ibv_next_poll` reads from.
+    lent: soft::Lent,
 }
 
 /// ibv_create_cq_ex(3).
@@ -127,87 +129,100 @@ unsafe fn install(cq: *mut ibv_cq_ex, wc_flags: u64) {
         asked(COMPLETION_TIMESTAMP_WALLCLOCK).then_some(read_completion_wallclock_ns as _);
 }
 
-/// Takes the next completion: ENOENT when there is none.
+/// The CQ of a call that is, or begins, between start and end.
 ///
 /// # Safety
-/// As for [`crate::objects::find`].
-unsafe fn advance(cq: *mut ibv_cq_ex, cursor: &mut Cursor) -> Outcome<()> {
+/// As for [`crate::objects::find`], and nobody destroys the CQ meanwhile, as the manual demands.
+#[inline]
+unsafe fn opened<'a>(
+    cq: *mut ibv_cq_ex,
+) -> Outcome<(ManuallyDrop<Ref<'a, ibv_cq_ex>>, &'a Mutex<Cursor>)> {
     // SAFETY: the caller's promise.
-    let found = unsafe { ibv_cq_ex::pool().find(cq.cast())? };
-    cursor.wc = None;
-    found.inner.poll_stamped(1, |entry, stamp| {
-        (cursor.wc, cursor.stamp) = (Some(convert::c_wc(entry)), *stamp);
-    })?;
-    let Some(wc) = &cursor.wc else {
-        return Err(Failure::Unknown { what: "next completion", handle: 0 });
-    };
-    // SAFETY: the place is alive; the fields are ours to write.
-    unsafe { ((*cq).status, (*cq).wr_id) = (wc.status, wc.wr_id) };
-    Ok(())
+    let found = unsafe { ibv_cq_ex::pool().peek(cq.cast())? };
+    let cursor = found.extra.cursor.as_ref().map(std::ptr::from_ref);
+    // SAFETY: the view stays for as long as nobody destroys the CQ.
+    let cursor = unsafe { cursor.map(|cursor| &*cursor) };
+    Ok((found, cursor.ok_or(Failure::Unsupported { what: "ibv_start_poll on this CQ" })?))
 }
 
-/// Runs `work` on the cursor. ENOENT is how these calls say that there is nothing: no failure.
+/// Shows the completion that was just read. ENOENT where there was none is how these calls say that there is nothing: no
+/// failure.
 ///
 /// # Safety
-/// As for [`crate::objects::find`].
-unsafe fn polled(cq: *mut ibv_cq_ex, work: impl FnOnce(&Mutex<Cursor>) -> Outcome<()>) -> c_int {
-    let mut empty = false;
-    let status = fail::status("ibv_start_poll", || {
-        // SAFETY: the caller's promise.
-        let found = unsafe { ibv_cq_ex::pool().find(cq.cast())? };
-        let cursor = found.extra.cursor.as_ref();
-        match work(cursor.ok_or(Failure::Unsupported { what: "ibv_start_poll on this CQ" })?) {
-            Err(Failure::Unknown { .. }) => {
-                empty = true;
-                Ok(())
-            }
-            other => other,
-        }
-    });
-    if empty { libc::ENOENT } else { status }
+/// `cq` is an object of ours.
+#[inline]
+unsafe fn show(cq: *mut ibv_cq_ex, cursor: &Cursor) -> Outcome<c_int> {
+    let Some(wc) = &cursor.wc else { return Ok(libc::ENOENT) };
+    // SAFETY: the place is alive; the fields are ours to write.
+    unsafe { ((*cq).status, (*cq).wr_id) = (wc.status, wc.wr_id) };
+    Ok(0)
+}
+
+/// For calls that return 0, ENOENT, or the value of errno.
+#[inline]
+fn answer(verb: &'static str, work: impl FnOnce() -> Outcome<c_int>) -> c_int {
+    fail::returned(verb, work).unwrap_or_else(|errno| errno)
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut c_void) -> c_int {
     // SAFETY: the caller's promise: `attr` is null or starts with its comp_mask.
     let unknown_attr = !attr.is_null() && unsafe { *attr.cast::<u32>() } != 0;
-    // SAFETY: the caller's promise.
-    unsafe {
-        polled(cq, |mutex| {
-            if unknown_attr {
-                return Err(Failure::Argument { what: "comp_mask", value: 1 });
-            }
-            let mut cursor = mutex.lock();
-            advance(cq, &mut cursor)?;
+    answer("ibv_start_poll", || {
+        // SAFETY: the caller's promise.
+        let (found, mutex) = unsafe { opened(cq)? };
+        if unknown_attr {
+            return Err(Failure::Argument { what: "comp_mask", value: 1 });
+        }
+        let mut cursor = mutex.lock();
+        cursor.wc = None;
+        found.inner.poll_stamped(1, |entry, stamp| {
+            (cursor.wc, cursor.stamp) = (Some(convert::c_wc(entry)), *stamp);
+        })?;
+        // SAFETY: it was found.
+        let shown = unsafe { show(cq, &cursor)? };
+        if shown == 0 {
             // `end_poll` unlocks; a start that fails is not followed by an end.
             mem::forget(cursor);
-            Ok(())
-        })
-    }
+        }
+        Ok(shown)
+    })
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the caller's promise; it is between start and end, hence holds the lock.
-    unsafe {
-        polled(cq, |mutex| {
-            if !mutex.is_locked() {
-                return Err(Failure::Argument { what: "order of polling calls", value: 0 });
-            }
-            advance(cq, &mut *mutex.data_ptr())
-        })
-    }
+    answer("ibv_next_poll", || {
+        // SAFETY: the caller's promise.
+        let (found, mutex) = unsafe { opened(cq)? };
+        if !mutex.is_locked() {
+            return Err(Failure::Argument { what: "order of polling calls", value: 0 });
+        }
+        // SAFETY: the caller is between start and end, hence holds the lock.
+        let Cursor { wc, stamp, lent } = unsafe { &mut *mutex.data_ptr() };
+        *wc = None;
+        let mut take = |entry: &soft::Wc, when: &soft::Stamp| {
+            (*wc, *stamp) = (Some(convert::c_wc(entry)), *when);
+        };
+        if !lent.next(&mut take) && found.inner.lend(lent)? {
+            lent.next(take);
+        }
+        // SAFETY: as above; it was found.
+        unsafe { show(cq, &*mutex.data_ptr()) }
+    })
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: the caller's promise; it started the polling, hence holds the lock.
-    unsafe {
-        polled(cq, |mutex| {
-            if !mutex.is_locked() {
-                return Err(Failure::Argument { what: "order of polling calls", value: 0 });
-            }
+    answer("ibv_end_poll", || {
+        // SAFETY: the caller's promise.
+        let (found, mutex) = unsafe { opened(cq)? };
+        if !mutex.is_locked() {
+            return Err(Failure::Argument { what: "order of polling calls", value: 0 });
+        }
+        // SAFETY: the caller started the polling, hence holds the lock.
+        unsafe {
+            found.inner.take_back(&mut (*mutex.data_ptr()).lent);
             mutex.force_unlock();
-            Ok(())
-        });
-    }
+        }
+        Ok(0)
+    });
 }
 
 /// A field of the completion that the cursor is at; the default when it is at none.
@@ -216,8 +231,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 /// As for [`crate::objects::find`]; the caller is between start and end.
 unsafe fn field<T: Default>(cq: *mut ibv_cq_ex, get: impl FnOnce(&ibv_wc) -> T) -> T {
     // SAFETY: the caller's promise.
-    let Ok(found) = (unsafe { ibv_cq_ex::pool().find(cq.cast()) }) else { return T::default() };
-    let Some(mutex) = &found.extra.cursor else { return T::default() };
+    let Ok((_found, mutex)) = (unsafe { opened(cq) }) else { return T::default() };
     // SAFETY: between start and end the caller holds the lock.
     unsafe { (*mutex.data_ptr()).wc.as_ref().map(get).unwrap_or_default() }
 }
@@ -228,10 +242,7 @@ unsafe fn field<T: Default>(cq: *mut ibv_cq_ex, get: impl FnOnce(&ibv_wc) -> T) 
 /// As for [`field`].
 unsafe fn stamp(cq: *mut ibv_cq_ex) -> soft::Stamp {
     // SAFETY: the caller's promise.
-    let Ok(found) = (unsafe { ibv_cq_ex::pool().find(cq.cast()) }) else {
-        return Default::default();
-    };
-    let Some(mutex) = &found.extra.cursor else { return Default::default() };
+    let Ok((_found, mutex)) = (unsafe { opened(cq) }) else { return Default::default() };
     // SAFETY: between start and end the caller holds the lock.
     unsafe { (*mutex.data_ptr()).stamp }
 }

@@ -9,7 +9,7 @@
 use std::alloc::{Layout, alloc_zeroed};
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -190,6 +190,31 @@ impl<C: Object> Pool<C> {
             return Err(unknown());
         }
         place.enter(handle).ok_or_else(unknown)
+    }
+
+    /// The same without counting the call in, which costs two atomic operations: for calls between which the manual has
+    /// the object be the caller's, and be ended by nobody (from start to end of polling and of building requests).
+    ///
+    /// # Safety
+    /// As for [`find`](Pool::find), and nobody ends the object while the result is used.
+    #[inline]
+    pub(crate) unsafe fn peek(
+        &self,
+        object: *const C::Public,
+    ) -> Result<ManuallyDrop<Ref<'_, C>>, Failure> {
+        if object.is_null() {
+            return Err(Failure::Null { what: C::NAME });
+        }
+        // SAFETY: the caller's promise.
+        let handle = unsafe { C::handle(object) }.unwrap_or(0);
+        let here = |place: &&Place<C>| {
+            let alive = place.state.load(Ordering::Acquire) >> 31 == u64::from(handle) << 1 | 1;
+            alive && place.public.get() as usize + C::OFFSET == object as usize
+        };
+        match self.place(handle).filter(here) {
+            Some(place) => Ok(ManuallyDrop::new(Ref { place })),
+            None => Err(Failure::Unknown { what: C::NAME, handle }),
+        }
     }
 
     /// The object with a handle that a program passed as a number.

@@ -5,7 +5,7 @@
 //! and complete the QP's batch is locked, as the manual says.
 
 use std::ffi::{c_int, c_void};
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 
 use ironverbs::raw as soft;
 use parking_lot::Mutex;
@@ -249,9 +249,12 @@ pub(crate) unsafe extern "C" fn qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
 ///
 /// # Safety
 /// As for [`find`].
-unsafe fn opened<'a, C: Poster>(qp: *mut ibv_qp_ex) -> Outcome<(Ref<'a, C>, &'a Mutex<Batch>)> {
-    // SAFETY: the caller's promise.
-    let found = unsafe { C::pool().find(qp.cast())? };
+#[inline]
+unsafe fn opened<'a, C: Poster>(
+    qp: *mut ibv_qp_ex,
+) -> Outcome<(ManuallyDrop<Ref<'a, C>>, &'a Mutex<Batch>)> {
+    // SAFETY: the caller's promise; the manual has nobody destroy the QP from start to complete.
+    let found = unsafe { C::pool().peek(qp.cast())? };
     let batch = C::batch(&found).map(std::ptr::from_ref);
     // SAFETY: the view stays for as long as `found`, which every caller keeps beside the batch.
     let batch = unsafe { batch.map(|b| &*b) };

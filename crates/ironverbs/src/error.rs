@@ -338,7 +338,7 @@ impl fmt::Debug for Why {
     }
 }
 
-const CODES: [(VendorErr, &str); 24] = [
+const CODES: [(VendorErr, &str); 36] = [
     (VendorErr::None, "no reason given"),
     (VendorErr::Flushed, "the queue pair is in the error state"),
     (VendorErr::LkeyUnknown, "the lkey names no region"),
@@ -366,6 +366,24 @@ const CODES: [(VendorErr, &str); 24] = [
     (VendorErr::BindPd, "window, region and queue pair are not of one protection domain"),
     (VendorErr::BindRange, "the window reaches outside its region, or is empty"),
     (VendorErr::BindAccess, "the region allows no windows, or none with these rights"),
+    (
+        VendorErr::PeerKey,
+        "the peer has no region with that rkey, nor a window bound for its queue pair",
+    ),
+    (
+        VendorErr::PeerPd,
+        "the peer's region belongs to another protection domain than its queue pair",
+    ),
+    (VendorErr::PeerRange, "the range reaches outside the peer's region"),
+    (VendorErr::PeerRegionAccess, "the peer's region does not give the right"),
+    (VendorErr::PeerQpAccess, "the peer's queue pair does not give the right"),
+    (VendorErr::PeerAlignment, "the address of the atomic is no multiple of 8"),
+    (VendorErr::PeerMemory, "the memory under the peer's region is gone"),
+    (VendorErr::PeerResources, "the peer holds fewer READs and atomics than were sent"),
+    (VendorErr::PeerRecvTooSmall, "the peer's receive is too small for the message"),
+    (VendorErr::PeerRecvMemory, "the memory of the peer's receive cannot be written"),
+    (VendorErr::PeerInvalidate, "the peer's window may not be invalidated by this queue pair"),
+    (VendorErr::PeerQueue, "the peer's XRC domain has no such shared receive queue"),
 ];
 
 #[cfg(test)]

@@ -55,15 +55,50 @@ pub struct CqOptions {
     pub ignore_overrun: bool,
 }
 
+/// Completions that were taken out at one go, to be read one by one: [`Cq::lend`].
+#[derive(Debug, Default)]
+pub struct Lent {
+    entries: VecDeque<Entry>,
+    lent: bool,
+}
+
+impl Lent {
+    /// As many as are taken out at once.
+    const MOST: usize = 16;
+
+    /// Reads the next; false when there is none.
+    #[inline]
+    pub fn next(&mut self, take: impl FnOnce(&Wc, &Stamp)) -> bool {
+        let Some(entry) = self.entries.pop_front() else { return false };
+        take(&entry.wc, &entry.stamp);
+        true
+    }
+}
+
 #[derive(Debug)]
 struct Entries {
     queue: VecDeque<Entry>,
     /// Where the QPs that complete sends here read how many they are done with. A count per completion would cost more
     /// than the rest of it.
     senders: Vec<Option<Arc<AtomicU64>>>,
+    /// Who has completions lent, and QPs whose completions were dropped meanwhile.
+    lenders: usize,
+    dropped: Vec<u32>,
     cqe: usize,
     armed: Armed,
     overrun: bool,
+}
+
+impl Entries {
+    /// A completion is read: its QP's requests up to there are done with.
+    #[inline]
+    fn note(&self, entry: &Entry) {
+        if let Some(Reads { sender, requests }) = entry.reads
+            && let Some(Some(count)) = self.senders.get(sender)
+        {
+            count.store(requests, Ordering::Release);
+        }
+    }
 }
 
 /// A completion queue (ibv_create_cq(3)).
@@ -114,6 +149,8 @@ impl Cq {
         let entries = Entries {
             queue: VecDeque::with_capacity((cqe as usize).min(64)),
             senders: Vec::new(),
+            lenders: 0,
+            dropped: Vec::new(),
             cqe: cqe as usize,
             armed: Armed::No,
             overrun: false,
@@ -172,16 +209,55 @@ impl Cq {
         let mut entries = self.entries.lock();
         let n = max.min(entries.queue.len());
         for _ in 0..n {
-            let Some(Entry { wc, reads, stamp }) = entries.queue.pop_front() else { break };
-            if let Some(Reads { sender, requests }) = reads
-                && let Some(Some(count)) = entries.senders.get(sender)
-            {
-                count.store(requests, Ordering::Release);
-            }
-            take(&wc, &stamp);
+            let Some(entry) = entries.queue.pop_front() else { break };
+            entries.note(&entry);
+            take(&entry.wc, &entry.stamp);
         }
         self.len.store(entries.queue.len(), Ordering::Release);
         Ok(n)
+    }
+
+    /// Takes out what is there, as much as is read at once, for who reads it one by one. Whether there is something; the
+    /// device is not driven, which who began to read has done. What is not read goes back by [`take_back`](Cq::take_back).
+    pub fn lend(&self, lent: &mut Lent) -> Result<bool, Error> {
+        self.context.inner().check()?;
+        if self.len.load(Ordering::Acquire) == 0 {
+            let overrun = self.overrun.load(Ordering::Acquire);
+            return if overrun { self.empty().map(|_| false) } else { Ok(false) };
+        }
+        let mut entries = self.entries.lock();
+        if !lent.lent {
+            lent.lent = true;
+            if entries.lenders == 0 {
+                entries.dropped.clear();
+            }
+            entries.lenders += 1;
+        }
+        let n = entries.queue.len().min(Lent::MOST);
+        for _ in 0..n {
+            let Some(mut entry) = entries.queue.pop_front() else { break };
+            entries.note(&entry);
+            entry.reads = None;
+            lent.entries.push_back(entry);
+        }
+        self.len.store(entries.queue.len(), Ordering::Release);
+        Ok(n > 0)
+    }
+
+    /// Puts back what was lent and not read.
+    pub fn take_back(&self, lent: &mut Lent) {
+        if !std::mem::take(&mut lent.lent) || self.context.inner().check().is_err() {
+            return;
+        }
+        let mut entries = self.entries.lock();
+        let entries = &mut *entries;
+        while let Some(entry) = lent.entries.pop_back() {
+            if !entries.dropped.contains(&entry.wc.qpn) {
+                entries.queue.push_front(entry);
+            }
+        }
+        entries.lenders -= 1;
+        self.len.store(entries.queue.len(), Ordering::Release);
     }
 
     #[cold]
@@ -315,6 +391,9 @@ impl Cq {
     pub(crate) fn purge(&self, qpn: u32) {
         let mut entries = self.entries.lock();
         entries.queue.retain(|entry| entry.wc.qpn != qpn);
+        if entries.lenders > 0 {
+            entries.dropped.push(qpn);
+        }
         self.len.store(entries.queue.len(), Ordering::Release);
     }
 

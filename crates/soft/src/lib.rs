@@ -49,7 +49,7 @@ pub use channel::Channel;
 pub use config::{Config, ConfigError};
 pub use context::{Context, DeviceAttr, GidEntry, GidKind, LinkLayer, PortAttr, PortState};
 pub use counters::HostCounters;
-pub use cq::{Cq, CqOptions, Stamp};
+pub use cq::{Cq, CqOptions, Lent, Stamp};
 pub use device::Device;
 pub use direct::Memory;
 pub use dm::Dm;

@@ -428,6 +428,51 @@ pub enum VendorErr {
     BindRange = 22,
     /// The region does not allow windows, or not with these rights.
     BindAccess = 23,
+    /// The responder, on this host: the rkey names no region, nor a window that is bound for this queue pair.
+    PeerKey = 24,
+    /// The responder, on this host: the region is of another protection domain than its queue pair.
+    PeerPd = 25,
+    /// The responder, on this host: the range is not within its region.
+    PeerRange = 26,
+    /// The responder, on this host: its region does not give the right.
+    PeerRegionAccess = 27,
+    /// The responder, on this host: its queue pair does not give the right.
+    PeerQpAccess = 28,
+    /// The responder, on this host: the address of an atomic is no multiple of 8.
+    PeerAlignment = 29,
+    /// The responder, on this host: the memory under its region is gone.
+    PeerMemory = 30,
+    /// The responder, on this host: more READs and atomics than agreed.
+    PeerResources = 31,
+    /// The responder, on this host: its receive is too small for the message.
+    PeerRecvTooSmall = 32,
+    /// The responder, on this host: the memory of its receive cannot be written.
+    PeerRecvMemory = 33,
+    /// The responder, on this host: the rkey may not be invalidated by this queue pair.
+    PeerInvalidate = 34,
+    /// The responder, on this host: its XRC domain has no such shared receive queue.
+    PeerQueue = 35,
+}
+
+impl VendorErr {
+    /// What a responder says of itself, where its word is one of those.
+    pub(crate) fn of_peer(code: u32) -> Option<VendorErr> {
+        const CODES: [VendorErr; 12] = [
+            VendorErr::PeerKey,
+            VendorErr::PeerPd,
+            VendorErr::PeerRange,
+            VendorErr::PeerRegionAccess,
+            VendorErr::PeerQpAccess,
+            VendorErr::PeerAlignment,
+            VendorErr::PeerMemory,
+            VendorErr::PeerResources,
+            VendorErr::PeerRecvTooSmall,
+            VendorErr::PeerRecvMemory,
+            VendorErr::PeerInvalidate,
+            VendorErr::PeerQueue,
+        ];
+        CODES.into_iter().find(|known| *known as u32 == code)
+    }
 }
 
 /// Why a memory access was refused.

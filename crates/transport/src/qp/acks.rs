@@ -38,7 +38,10 @@ impl Qp {
                 match syndrome {
                     Some(Syndrome::Ack { .. }) => self.handle_ack(seq, now, dev),
                     Some(Syndrome::Rnr { timer }) => self.handle_rnr(seq, timer, now, dev),
-                    Some(Syndrome::Nak(code)) => self.handle_nak(seq, code, now, dev),
+                    Some(Syndrome::Nak(code)) => {
+                        let word = packet.aeth.map_or(0, |aeth| aeth.msn);
+                        self.handle_nak(seq, code, word, now, dev);
+                    }
                     None => self.counters.dropped.stale += 1,
                 }
             }
@@ -85,6 +88,7 @@ impl Qp {
         &mut self,
         seq: Seq,
         code: NakCode,
+        word: u32,
         now: Instant,
         dev: &mut D,
     ) {
@@ -104,7 +108,9 @@ impl Qp {
             NakCode::RemoteOperational => (WcStatus::RemOpErr, VendorErr::NakRemoteOperational),
             NakCode::InvalidRdRequest => (WcStatus::RemInvRdReqErr, VendorErr::NakInvalidRdRequest),
         };
-        self.fail_send(status, why, dev);
+        // A peer on this host says more.
+        let reason = VendorErr::of_peer(word).filter(|_| self.mtu.fixed);
+        self.fail_send(status, reason.unwrap_or(why), dev);
     }
 
     fn handle_read_response<D: Device + ?Sized>(

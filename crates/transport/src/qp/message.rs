@@ -28,8 +28,14 @@ pub(super) enum Refusal {
     NotReady,
     /// It makes no sense here: sequence of operations, length, or an operation not enabled.
     Invalid,
+    /// An operation that this queue pair does not allow.
+    Denied,
+    /// An atomic whose address is no multiple of 8.
+    Alignment,
+    /// More READs and atomics than agreed.
+    Resources,
     /// It may not access that memory.
-    Access,
+    Access(Fault),
     /// The XRC domain has no SRQ of that number (IBA A14).
     Queue,
     /// The message is too long for the receive in hand.
@@ -40,6 +46,27 @@ pub(super) enum Refusal {
     Elsewhere,
     /// The rkey that the message asks to invalidate may not be.
     Invalidate,
+}
+
+impl Refusal {
+    /// What a requester of this host is told.
+    pub(super) fn reason(self) -> VendorErr {
+        match self {
+            Refusal::Denied => VendorErr::PeerQpAccess,
+            Refusal::Alignment | Refusal::Access(Fault::Alignment) => VendorErr::PeerAlignment,
+            Refusal::Resources => VendorErr::PeerResources,
+            Refusal::Access(Fault::Key) => VendorErr::PeerKey,
+            Refusal::Access(Fault::Pd) => VendorErr::PeerPd,
+            Refusal::Access(Fault::Range) => VendorErr::PeerRange,
+            Refusal::Access(Fault::Access) => VendorErr::PeerRegionAccess,
+            Refusal::Access(Fault::Memory) => VendorErr::PeerMemory,
+            Refusal::Queue => VendorErr::PeerQueue,
+            Refusal::TooLong => VendorErr::PeerRecvTooSmall,
+            Refusal::Local(_) => VendorErr::PeerRecvMemory,
+            Refusal::Invalidate => VendorErr::PeerInvalidate,
+            Refusal::NotReady | Refusal::Invalid | Refusal::Elsewhere => VendorErr::None,
+        }
+    }
 }
 
 impl Message {
@@ -162,13 +189,16 @@ impl Qp {
         dev: &mut D,
     ) -> Result<(), Refusal> {
         // IBA 9.7.4.1: operations not enabled are invalid requests.
-        if !self.attr.access.contains(need) || u64::from(len) > MAX_MESSAGE {
+        if !self.attr.access.contains(need) {
+            return Err(Refusal::Denied);
+        }
+        if u64::from(len) > MAX_MESSAGE {
             return Err(Refusal::Invalid);
         }
         if len == 0 {
             return Ok(());
         }
-        dev.check_remote(rkey, va, len.into(), need).map_err(|_| Refusal::Access)
+        dev.check_remote(rkey, va, len.into(), need).map_err(Refusal::Access)
     }
 
     fn received_wc(&self, packet: &Packet<'_>, opcode: WcOpcode, byte_len: u32) -> Wc {
@@ -191,7 +221,10 @@ impl Qp {
         match refusal {
             Refusal::NotReady
             | Refusal::Invalid
-            | Refusal::Access
+            | Refusal::Denied
+            | Refusal::Alignment
+            | Refusal::Resources
+            | Refusal::Access(_)
             | Refusal::Queue
             | Refusal::Elsewhere => None,
             Refusal::TooLong => Some((WcStatus::LocLenErr, VendorErr::RecvTooSmall)),

@@ -64,9 +64,9 @@ impl Body<'_> {
     ) -> Result<(), Refusal> {
         match self {
             Body::Here([]) => Ok(()),
-            Body::Here(bytes) => dev.write_remote(rkey, va, bytes).map_err(|_| Refusal::Access),
+            Body::Here(bytes) => dev.write_remote(rkey, va, bytes).map_err(Refusal::Access),
             Body::Elsewhere(len) => dev.pull_remote(rkey, va, len).map_err(|error| match error {
-                PullError::Fault(_) => Refusal::Access,
+                PullError::Fault(fault) => Refusal::Access(fault),
                 PullError::Elsewhere => Refusal::Elsewhere,
             }),
         }

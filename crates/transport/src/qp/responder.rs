@@ -8,7 +8,7 @@ use super::reference::Body;
 use super::resources::{Again, Answer, Resources};
 use super::seq::Seq;
 use crate::device::{Atomic, Device, QpEvent};
-use crate::verbs::{Access, Fault, QpState, QpType, WcStatus};
+use crate::verbs::{Access, Fault, QpState, QpType, VendorErr, WcStatus};
 
 /// What the responder knows of its peer's requests.
 #[derive(Debug, Default)]
@@ -40,6 +40,8 @@ pub(super) struct Responder {
 pub(super) struct Nak {
     pub(super) seq: Seq,
     pub(super) syndrome: Syndrome,
+    /// Why, for a requester of this host.
+    pub(super) reason: VendorErr,
 }
 
 impl Responder {
@@ -177,7 +179,7 @@ impl Qp {
         let eth = packet.atomic.ok_or(Refusal::Invalid)?;
         self.make_room(packet.op)?;
         if !self.attr.access.contains(Access::REMOTE_ATOMIC) {
-            return Err(Refusal::Invalid);
+            return Err(Refusal::Denied);
         }
         let op = match packet.op {
             Op::CompareSwap => Atomic::CompareSwap { compare: eth.compare, swap: eth.swap_add },
@@ -185,8 +187,8 @@ impl Qp {
         };
         let value = dev.atomic(eth.rkey, eth.va, op).map_err(|fault| match fault {
             // IBA 9.4.5: an address that is no multiple of 8 is an invalid request.
-            Fault::Alignment => Refusal::Invalid,
-            _ => Refusal::Access,
+            Fault::Alignment => Refusal::Alignment,
+            fault => Refusal::Access(fault),
         })?;
         self.keep(Answer::Atomic { value }, 1);
         Ok(1)
@@ -201,21 +203,25 @@ impl Qp {
     ) -> Result<u32, Refusal> {
         let reth = packet.reth.ok_or(Refusal::Invalid)?;
         self.make_room(packet.op)?;
-        let (Body::Here(data), true) = (body, reth.len == 8 && reth.va.is_multiple_of(8)) else {
-            return Err(Refusal::Invalid);
-        };
+        let (Body::Here(data), 8) = (body, reth.len) else { return Err(Refusal::Invalid) };
         if data.len() != 8 {
             return Err(Refusal::Invalid);
         }
+        if !reth.va.is_multiple_of(8) {
+            return Err(Refusal::Alignment);
+        }
         self.check_reth(Access::REMOTE_WRITE, reth.rkey, reth.va, reth.len, dev)?;
-        dev.write_remote(reth.rkey, reth.va, data).map_err(|_| Refusal::Access)?;
+        dev.write_remote(reth.rkey, reth.va, data).map_err(Refusal::Access)?;
         self.keep(Answer::Written, 1);
         Ok(1)
     }
 
     fn make_room(&mut self, op: Op) -> Result<(), Refusal> {
-        let admitted = self.responder.message.admits(op) && self.responder.resources.make_room();
-        if admitted { Ok(()) } else { Err(Refusal::Invalid) }
+        match self.responder.message.admits(op) {
+            false => Err(Refusal::Invalid),
+            true if self.responder.resources.make_room() => Ok(()),
+            true => Err(Refusal::Resources),
+        }
     }
 
     fn keep(&mut self, answer: Answer, packets: u32) {
@@ -264,11 +270,19 @@ impl Qp {
                 self.counters.seq_naks_sent += 1;
                 return self.nak(Syndrome::Nak(NakCode::PsnSequence));
             }
-            Refusal::Invalid | Refusal::TooLong | Refusal::Queue => NakCode::InvalidRequest,
-            Refusal::Access | Refusal::Invalidate => NakCode::RemoteAccess,
+            Refusal::Invalid
+            | Refusal::Denied
+            | Refusal::Alignment
+            | Refusal::Resources
+            | Refusal::TooLong
+            | Refusal::Queue => NakCode::InvalidRequest,
+            Refusal::Access(_) | Refusal::Invalidate => NakCode::RemoteAccess,
             Refusal::Local(_) => NakCode::RemoteOperational,
         };
         self.nak(Syndrome::Nak(code));
+        if let Some(nak) = &mut self.responder.nak {
+            nak.reason = refusal.reason();
+        }
         self.break_off(refusal, dev);
     }
 
@@ -279,7 +293,7 @@ impl Qp {
         self.responder.message = Message::None;
         match (Self::receive_error(refusal), refusal) {
             (Some((status, why)), _) => self.fail_receive(status, why, dev),
-            (None, Refusal::Access | Refusal::Queue) => dev.event(QpEvent::AccessError),
+            (None, Refusal::Access(_) | Refusal::Queue) => dev.event(QpEvent::AccessError),
             (None, _) => dev.event(QpEvent::RequestError),
         }
         self.enter_error(dev);
@@ -296,7 +310,8 @@ impl Qp {
 
     fn nak(&mut self, syndrome: Syndrome) {
         let responder = &mut self.responder;
-        responder.nak = Some(Nak { seq: responder.expected, syndrome });
+        let reason = VendorErr::None;
+        responder.nak = Some(Nak { seq: responder.expected, syndrome, reason });
         responder.nak_told = true;
     }
 

@@ -8,7 +8,7 @@ use super::responder::Nak;
 use super::seq::Seq;
 use super::{Qp, emit};
 use crate::device::{Device, Sink};
-use crate::verbs::QpType;
+use crate::verbs::{QpType, VendorErr};
 
 /// An acknowledgement without credits: receives are not counted for the peer (IBA 9.7.7).
 pub(super) const ACK: Syndrome = Syndrome::Ack { credits: 31 };
@@ -51,13 +51,14 @@ impl Qp {
                     // The region was deregistered meanwhile: the rest of the READ is refused.
                     self.responder.resources.abandon();
                     let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
-                    self.responder.nak = Some(Nak { seq: resource.next, syndrome });
+                    let reason = refusal.reason();
+                    self.responder.nak = Some(Nak { seq: resource.next, syndrome, reason });
                     self.break_off(refusal, dev);
                 }
             }
         }
         if let Some(nak) = self.responder.nak {
-            if !self.send_ack(nak.seq, nak.syndrome, sink) {
+            if !self.send_nak(&nak, sink) {
                 return false;
             }
             // It acknowledges what is before it.
@@ -86,13 +87,13 @@ impl Qp {
         let offset = u64::from(seq.since(resource.first)) * mtu;
         let len = resource.end_offset.saturating_sub(offset).min(mtu) as usize;
         if self.config.qp_type == QpType::XrcRecv && !dev.select_srq(resource.srqn) {
-            return Err(Refusal::Access);
+            return Err(Refusal::Queue);
         }
         let op = emit::response_op(seq == resource.start, seq.plus(1) == resource.end);
         let header = self.response(seq, op, ACK, resource.msn);
         let Some(room) = emit::begin(sink, &self.path, header, len) else { return Ok(false) };
         if !room.is_empty() {
-            dev.read_remote(rkey, va.wrapping_add(offset), room).map_err(|_| Refusal::Access)?;
+            dev.read_remote(rkey, va.wrapping_add(offset), room).map_err(Refusal::Access)?;
         }
         sink.commit();
         self.counters.tx_packets += 1;
@@ -113,6 +114,17 @@ impl Qp {
 
     fn send_ack<S: Sink + ?Sized>(&mut self, seq: Seq, syndrome: Syndrome, sink: &mut S) -> bool {
         let header = self.response(seq, Op::Ack, syndrome, self.responder.msn);
+        self.send_bare(header, sink)
+    }
+
+    /// A requester on this host reads why where others are told a number of messages that nobody needs then.
+    fn send_nak<S: Sink + ?Sized>(&mut self, nak: &Nak, sink: &mut S) -> bool {
+        let msn = match nak.reason {
+            VendorErr::None => self.responder.msn,
+            _ if !self.mtu.fixed => self.responder.msn,
+            reason => reason as u32,
+        };
+        let header = self.response(nak.seq, Op::Ack, nak.syndrome, msn);
         self.send_bare(header, sink)
     }
 
