@@ -239,10 +239,9 @@ devices() {
   fi
 }
 
-driver() { # NAME SERVER CLIENT: our library on either side
-  each "driver-$1-server" driven kernels v4 "$2" "$3" ""
-  each "driver-$1-client" kernels driven v6 "$2" "$3" ""
-}
+# Our library as server, over IPv4; and as client, over IPv6.
+driver_server() { each "driver-$1-server-v4" driven kernels v4 "$2" "$3" ""; } # NAME SERVER CLIENT
+driver_client() { each "driver-$1-client-v6" kernels driven v6 "$2" "$3" ""; }
 
 modules=(addr atomic cq cq_events cqex device flow fork mr odp parent_domain pd qp qpex relaxed_ordering rss_traffic shared_pd
   tag_matching)
@@ -279,28 +278,32 @@ declare -A options=([bw]="-s 8192 -n 150" [lat]="-s 64 -n 100")
 if group driver; then
   devices
   pyverbs_begins
+  role=server
   for kind in rc uc ud srq; do
     program="ibv_${kind}_pingpong -c -s 1024 -n 20 -p $port DEV -g GID"
-    driver $kind-pingpong "$program" "$program HOST4"
+    driver_$role $kind-pingpong "$program" "$program HOST4"
+    [[ $role == server ]] && role=client || role=server
   done
   for what in send write read atomic; do
     program="ib_${what}_bw -F -n 50 DEV -x GID"
     [[ $what == atomic ]] || program="$program -s 8192"
-    driver ib_${what}_bw "$program" "$program HOST4"
+    driver_$role ib_${what}_bw "$program" "$program HOST4"
+    [[ $role == server ]] && role=client || role=server
   done
   program="ib_send_lat -F -n 50 -e DEV -x GID"
-  driver ib_send_lat-events "$program" "$program HOST4"
+  driver_client ib_send_lat-events "$program" "$program HOST4"
   # The kernel's connection manager by our librdmacm.
-  driver rping "rping -s -a HERE -v -V -C 5 -S 1000" "rping -c -a HOST -v -V -C 5 -S 1000"
-  driver ucmatose "ucmatose -b HERE -c 2 -C 5 -S 5000" "ucmatose -s HOST -c 2 -C 5 -S 5000"
-  driver udaddy "udaddy -b HERE -c 2 -C 5" "udaddy -s HOST -c 2 -C 5"
+  driver_server rping "rping -s -a HERE -v -V -C 5 -S 1000" "rping -c -a HOST -v -V -C 5 -S 1000"
+  driver_client rping "rping -s -a HERE -v -V -C 5 -S 1000" "rping -c -a HOST -v -V -C 5 -S 1000"
+  driver_server ucmatose "ucmatose -b HERE -c 2 -C 5 -S 5000" "ucmatose -s HOST -c 2 -C 5 -S 5000"
+  driver_server udaddy "udaddy -b HERE -c 2 -C 5" "udaddy -s HOST -c 2 -C 5"
+  driver_client udaddy "udaddy -b HERE -c 2 -C 5" "udaddy -s HOST -c 2 -C 5"
   # Its server listens on IPv4.
-  each driver-endpoint-server-v4 driven kernels v4 rdma_server "rdma_client -s HOST" ""
   each driver-endpoint-client-v4 kernels driven v4 rdma_server "rdma_client -s HOST" ""
   each driver-mckey-client-v4 kernels driven v4 "mckey -m $multicast -b HERE" "mckey -m $multicast -b HERE -s" ""
 fi
 if group pingpong; then
-  pingpong both rc 4096 50
+  pingpong half rc 4096 50
   pingpong half uc 4096 50
   pingpong half ud 1024 50
   pingpong half srq 4096 10
