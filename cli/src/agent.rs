@@ -11,7 +11,8 @@ use crate::verbs::{Config, Host};
 ///
 /// Programs find each other without it. With it the UDP port stays this user's when no program runs, programs start
 /// faster, and somebody notices at once when the last of them dies. It runs in the foreground until SIGTERM or SIGINT
-/// and needs no privilege; one for each user and network namespace is enough.
+/// and needs no privilege; one for each user and network namespace is enough. On InfiniBand links its host is seen as long
+/// as it runs, and like any process with a device it may manage the subnet.
 #[derive(clap::Args)]
 pub(crate) struct AgentArgs {
     /// Print the line that says it is ready as JSON

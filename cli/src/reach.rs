@@ -13,7 +13,8 @@ use crate::verbs::{Config, Context, Host};
 
 /// Finds out whether a GID or address can be reached.
 ///
-/// Its own QP1 is asked, which every RoCEv2 implementation with a connection manager answers. Exit status 0: it can be
+/// Its own QP1 is asked, which every RoCEv2 implementation with a connection manager answers; on InfiniBand links the
+/// subnet's administrator. Exit status 0: it can be
 /// reached; 1: it cannot, or an error.
 #[derive(clap::Args)]
 pub(crate) struct ReachArgs {

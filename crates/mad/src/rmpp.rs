@@ -38,14 +38,51 @@ const INCONSISTENT: u8 = 118;
 pub fn data_offset(class: u8) -> usize {
     match class {
         0x03 => 56,
+        0x06 | 0x10..=0x12 => 64,
         0x30..=0x4f => 40,
         _ => HEADERS,
     }
 }
 
+/// Whether MADs of the class have the protocol's header (IBA 13.6.2).
+pub fn has_rmpp(class: u8) -> bool {
+    matches!(class, 0x03 | 0x06 | 0x10..=0x12 | 0x30..=0x4f)
+}
+
 /// Whether a MAD is part of such an exchange.
 pub fn is_active(mad: &Mad) -> bool {
     mad[24] == VERSION && mad[26] & ACTIVE != 0
+}
+
+/// Whether a message is sent in segments: what says so, and all that is longer than a MAD.
+pub fn is_long(message: &[u8]) -> bool {
+    let at = |at: usize| message.get(at).copied().unwrap_or(0);
+    let data = at(25) == DATA && at(26) & ACTIVE != 0;
+    has_rmpp(at(1)) && (message.len() > MAD_LEN || data)
+}
+
+/// What a MAD is to the exchange it is part of.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Nothing: it stands alone.
+    None,
+    /// For a [`Receiver`].
+    Data,
+    /// For a [`Sender`].
+    Ack,
+    /// Either side gives up: for both.
+    End,
+}
+
+/// What a MAD is to the exchange it is part of.
+pub fn part(mad: &Mad) -> Part {
+    match mad[25] {
+        _ if !has_rmpp(mad[1]) || !is_active(mad) => Part::None,
+        DATA => Part::Data,
+        ACK => Part::Ack,
+        STOP | ABORT => Part::End,
+        _ => Part::None,
+    }
 }
 
 fn word(mad: &Mad, at: usize) -> u32 {

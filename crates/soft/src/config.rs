@@ -202,6 +202,9 @@ pub struct Config {
     pub lmc: Setting<u8>,
     /// On InfiniBand links: the P_Key table of the ports; in keys of full members the top bit is set.
     pub pkeys: Setting<Vec<u16>>,
+    /// On InfiniBand links: the priority of the subnet manager that one process of this host runs, 0 to 15; None: none
+    /// runs it.
+    pub subnet_manager: Setting<Option<u8>>,
     /// Explain every failing verb on stderr.
     pub explain: Setting<bool>,
 }
@@ -232,6 +235,7 @@ impl Default for Config {
             subnet_prefix: Setting::default(0xfe80 << 48),
             lmc: Setting::default(0),
             pkeys: Setting::default(vec![0xffff]),
+            subnet_manager: Setting::default(Some(0)),
             explain: Setting::default(false),
         }
     }
@@ -477,6 +481,13 @@ impl Raw<'_> {
         self.number(min.into(), max.into())?.try_into().ok()
     }
 
+    fn priority(&self) -> Option<Option<u8>> {
+        match self.word() {
+            Some("off") => Some(None),
+            _ => Some(Some(self.number32(0, 15)?.try_into().ok()?)),
+        }
+    }
+
     fn flag(&self) -> Option<bool> {
         match self {
             Raw::Text("1" | "true" | "yes" | "on") => Some(true),
@@ -690,6 +701,16 @@ const SETTINGS: &[Spec] = &[
         show: |c| {
             let list: Vec<String> = c.pkeys.value.iter().map(|k| format!("{k:#06x}")).collect();
             (list.join(","), &c.pkeys.source)
+        },
+    },
+    Spec {
+        key: "subnet_manager",
+        variable: "IRONVERBS_SUBNET_MANAGER",
+        expected: "a priority from 0 to 15, or \"off\"",
+        put: |c, raw, s| put(&mut c.subnet_manager, raw.priority(), s),
+        show: |c| {
+            let priority = c.subnet_manager.value;
+            (priority.map_or("off".to_owned(), |p| p.to_string()), &c.subnet_manager.source)
         },
     },
     Spec {

@@ -48,8 +48,8 @@ pub(crate) mod limits {
     /// Entries of the GID table of a port with an InfiniBand link.
     pub(crate) const GUIDS: u32 = 8;
     /// CapabilityMask of PortInfo on an InfiniBand link (IBA 14.2.5.6): IsSystemImageGUIDsupported,
-    /// IsExtendedSpeedsSupported, IsCommunicationManagementSupported.
-    pub(crate) const IB_PORT_CAPABILITIES: u32 = 1 << 11 | 1 << 14 | 1 << 16;
+    /// IsExtendedSpeedsSupported, IsCommunicationManagementSupported, IsClientReregistrationSupported.
+    pub(crate) const IB_PORT_CAPABILITIES: u32 = 1 << 11 | 1 << 14 | 1 << 16 | 1 << 25;
     /// 4.096 us * 2^18: about a second.
     pub(crate) const SUBNET_TIMEOUT: u8 = 18;
     /// How long the answer to a MAD may take: 4.096 us * 2^16, a quarter of a second.

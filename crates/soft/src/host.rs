@@ -27,7 +27,7 @@ use crate::error::HostError;
 use crate::event::EventKind;
 use crate::fabric::Fabric;
 use crate::link::{LinkCounters, Outlet, Sender, Sockets};
-use crate::management;
+use crate::management::{self, steward::Steward};
 use crate::memory::Regions;
 use crate::multicast::Groups;
 use crate::neighbours::Blocked;
@@ -81,6 +81,7 @@ pub(crate) struct Inner {
     pub(crate) cm: cm::Manager,
     pub(crate) fabric: Fabric,
     pub(crate) management: management::Manager,
+    pub(crate) steward: Steward,
     pub(crate) engine: moment::Mutex<Engine>,
     pub(crate) wire: OnceLock<Wire>,
     /// What peers on this host may do by themselves.
@@ -283,6 +284,7 @@ impl Host {
                     self.0.groups.join_all(&self.0, registry);
                     self.0.cm.joined(registry);
                     self.0.announce();
+                    self.0.steward.start(&self.0);
                 }
                 self.0.kick.wake();
                 for device in self.0.devices.lock().present() {
@@ -321,6 +323,7 @@ impl Inner {
             cm: cm::Manager::default(),
             fabric: Fabric::default(),
             management: management::Manager::default(),
+            steward: Steward::default(),
             engine: moment::Mutex::new(Engine::new()),
             wire: OnceLock::new(),
             table: OnceLock::new(),
@@ -473,10 +476,14 @@ impl Inner {
         self.registry().map_or((0, 0), Registry::subnet_manager)
     }
 
-    /// A subnet manager says who it is.
-    pub(crate) fn set_subnet_manager(&self, lid: u16, sl: u8) {
+    /// A subnet manager says who it is, and whether programs are to say `anew` what they told the one before.
+    pub(crate) fn set_subnet_manager(&self, lid: u16, sl: u8, anew: bool) {
+        let before = self.subnet_manager();
         if let Some(registry) = self.registry() {
             registry.set_subnet_manager(lid, sl);
+        }
+        if anew || before != (lid, sl) {
+            self.steward.told(self);
         }
     }
 

@@ -132,7 +132,9 @@ impl Qp {
         self.context().check()?;
         self.identity.check()?;
         self.check_group(group)?;
-        self.host().groups.attach(self.host(), self, *group)
+        self.host().groups.attach(self.host(), self, *group)?;
+        self.tell_subnet();
+        Ok(())
     }
 
     /// Detaches it (ibv_detach_mcast(3)).
@@ -143,7 +145,16 @@ impl Qp {
         self.host().check()?;
         self.identity.check()?;
         self.check_group(group)?;
-        self.host().groups.detach(self.host(), self, group)
+        self.host().groups.detach(self.host(), self, group)?;
+        self.tell_subnet();
+        Ok(())
+    }
+
+    /// On InfiniBand links the port is a member of the groups that processes have.
+    fn tell_subnet(&self) {
+        if self.host().subnet.is_some() {
+            self.host().fabric.sa.groups_changed(self.host());
+        }
     }
 
     fn check_group(&self, group: &Gid) -> Result<(), Error> {
@@ -175,6 +186,7 @@ impl Qp {
         for group in groups {
             let _ = host.groups.detach(host, self, &group);
         }
+        self.tell_subnet();
     }
 }
 

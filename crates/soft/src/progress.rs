@@ -22,7 +22,7 @@ use crate::cm::{self, Came};
 use crate::fabric;
 use crate::host::{AT_EXIT, Clock, Inner};
 use crate::link::max_ident;
-use crate::management::{self, SMI_QPN};
+use crate::management::{self, SMI_QPN, steward};
 use crate::multicast;
 use crate::neighbours::{Arrival, Content, HEAD, Record};
 use crate::qp::Left;
@@ -289,6 +289,14 @@ impl Inner {
             }
             if qpn == management::TIMER {
                 management::timeout(self, now);
+                continue;
+            }
+            if qpn == steward::TIMER {
+                self.steward.timeout(self);
+                continue;
+            }
+            if qpn == fabric::sa::TIMER {
+                self.fabric.sa.timeout(self, now);
                 continue;
             }
             let qp = self.qps.read().get(qpn);
@@ -903,6 +911,7 @@ impl Worker {
                     let _ = host.follow_interfaces();
                     host.cm.look_for_removals();
                     host.fabric.look(host);
+                    host.steward.look(host);
                 }
                 TOKEN_REGISTRY => self.serve_registry(host),
                 TOKEN_MANAGEMENT => host.take_management(&mut self.batch.borrow_mut()),
@@ -916,8 +925,13 @@ impl Worker {
             return;
         };
         registry.service(&mut |path, src_port, packet| host.take_packet(path, src_port, packet));
-        host.cm.mourn(host, &registry.take_dead());
+        let dead = registry.take_dead();
+        let any_dead = !dead.is_empty();
+        host.cm.mourn(host, &dead);
         host.fabric.look(host);
+        if any_dead {
+            host.steward.look(host);
+        }
         host.inherit(registry);
     }
 }

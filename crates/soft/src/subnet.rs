@@ -208,7 +208,10 @@ impl Subnet {
     /// ports put in. None: it is not from who it says, or not for that port.
     pub(crate) fn arrived(&self, from: IpAddr, to: IpAddr, packet: &Path) -> Option<Path> {
         let route = packet.ib?;
-        let (source, own) = (self.of_lid(route.slid)?, self.of_address(to)?);
+        let own = self.of_address(to)?;
+        // Each host has the switch to itself.
+        let of_switch = |lid: u16| from == to && lid == self.switch_lid();
+        let source = if of_switch(route.slid) { own } else { self.of_lid(route.slid)? };
         if source.address != from {
             return None;
         }
@@ -217,7 +220,9 @@ impl Subnet {
             path.dst = packet.dst;
             return (route.grh && packet.dst.is_multicast()).then_some(path);
         }
-        let ours = route.dlid == PERMISSIVE_LID || route.dlid >> self.lmc == own.lid >> self.lmc;
+        let ours = route.dlid == PERMISSIVE_LID
+            || of_switch(route.dlid)
+            || route.dlid >> self.lmc == own.lid >> self.lmc;
         let global = !route.grh || (packet.src == source.gid && packet.dst == own.gid);
         (ours && global).then_some(path)
     }

@@ -87,7 +87,12 @@ const ROLE: &str = "PEER_IN_NAMESPACE_BESIDE";
 
 impl Peer {
     fn start(namespace: &str) -> Peer {
+        Peer::start_with(namespace, &[])
+    }
+
+    fn start_with(namespace: &str, settings: &[(&str, &str)]) -> Peer {
         let mut command = inside(namespace, "peer_process", ROLE, "1");
+        command.envs(settings.iter().copied());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = std::io::BufReader::new(child.stdout.take().unwrap());
         let ready = std::io::BufRead::lines(lines).map_while(Result::ok);
@@ -253,5 +258,76 @@ fn ports_of_an_infiniband_subnet() {
         peer.kill();
         event(&context, EventKind::GidUnavail, there);
         unreachable(&context, there);
+    });
+}
+
+/// Waits until the port has that subnet manager.
+#[track_caller]
+fn managed_by(context: &Context, lid: u16) {
+    let start = Instant::now();
+    while context.port(1).unwrap().sm_lid != lid {
+        assert!(start.elapsed() < WATCHDOG, "no manager at LID {lid}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Tells how many lookups there are in a second: each asked for, and known.
+fn rates(context: &Context, gid: &Gid) {
+    const ROUNDS: u32 = 500;
+    let start = Instant::now();
+    for _ in 0..ROUNDS {
+        context.gid_reachable(1, gid, None).unwrap();
+    }
+    let cold = start.elapsed() / ROUNDS;
+    let start = Instant::now();
+    for _ in 0..ROUNDS {
+        context.path_record(gid).unwrap();
+    }
+    eprintln!("a path that is asked for: {cold:?}, that is known: {:?}", start.elapsed() / ROUNDS);
+}
+
+#[test]
+fn a_subnet_outlives_its_manager() {
+    let hosts = format!("{HERE},{THERE}");
+    let settings = [("IRONVERBS_LINK_LAYER", "InfiniBand"), ("IRONVERBS_HOSTS", hosts.as_str())];
+    beside_with("a_subnet_outlives_its_manager", &settings, |other| {
+        let context = open();
+        managed_by(&context, 1);
+        let there = gid("fe80::249:5250:a4e:2");
+        let all = SmRegistration::new(SmEvents::ALL, &[]).unwrap();
+        context.register_sm_events(all).unwrap();
+        for round in 0..2 {
+            let peer = Peer::start_with(other, &[("IRONVERBS_SUBNET_MANAGER", "9")]);
+            event(&context, EventKind::GidAvail, there);
+            managed_by(&context, 2);
+            context.gid_reachable(1, &there, None).unwrap();
+            rates(&context, &there);
+            let killed = peer.kill();
+            // With the host goes whoever would have told.
+            let told = event(&context, EventKind::GidUnavail, there);
+            eprintln!("round {round}: told {:?} after the kill", told - killed);
+            managed_by(&context, 1);
+            let answer = context.gid_reachable(1, &there, None);
+            assert!(matches!(answer, Err(ReachError::NoPath { .. })), "{answer:?}");
+        }
+    });
+}
+
+#[test]
+fn nobody_answers_on_a_subnet_without_a_manager() {
+    let hosts = format!("{HERE},{THERE}");
+    let settings = [
+        ("IRONVERBS_LINK_LAYER", "InfiniBand"),
+        ("IRONVERBS_HOSTS", hosts.as_str()),
+        ("IRONVERBS_SUBNET_MANAGER", "off"),
+    ];
+    beside_with("nobody_answers_on_a_subnet_without_a_manager", &settings, |other| {
+        let context = open();
+        let peer = Peer::start(other);
+        let there = gid("fe80::249:5250:a4e:2");
+        let answer = context.gid_reachable(1, &there, Some(Duration::from_millis(300)));
+        assert!(matches!(answer, Err(ReachError::Io(_))), "{answer:?}");
+        assert_eq!(context.port(1).unwrap().sm_lid, 0);
+        drop(peer);
     });
 }

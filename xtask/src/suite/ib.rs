@@ -126,6 +126,10 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
             meet(case, &subnet, program, &server, &client, "return status 0")
         });
     }
+    cases.case("hosts-mckey", seconds(60), |case| multicast(case, &subnet));
+    cases.case("unasked", seconds(60), |case| unasked(case, &subnet));
+    cases.case("death", seconds(60), |case| death(case, &subnet));
+    cases.case("takeover", seconds(60), |case| takeover(case, &subnet));
     cases.case("diagnostics", seconds(90), |case| diagnostics(case, &subnet));
     cases.case("opensm", seconds(90), |case| opensm(case, &subnet));
     Ok(())
@@ -224,16 +228,99 @@ fn diagnostics(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
     Ok(())
 }
 
-fn opensm(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
-    let agents = [subnet.agent(case, 0)?, subnet.agent(case, 1)?];
+/// Two hosts have a group, which their subnet's administrator knows.
+fn multicast(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
+    let group = "239.77.1.1";
+    let receiver = subnet.runs(0, "mckey").args(["-m", group, "-b", subnet.address]);
+    let listening = case.start(&receiver)?;
+    // As IPoIB maps groups, with the signature of rdma_cm(7).
+    let mgid = "ff12:4001:ffff::f4d:101";
+    subnet.comes_to_say(case, 1, "saquery", &["-g"], &[mgid, "0xC000"])?;
+    let other = Joined::address(End::B, Family::V4);
+    subnet.says(case, 1, "mckey", &["-m", group, "-b", other, "-s"])?;
+    listening.wait(case.deadline())?.success().map(drop)
+}
+
+/// Whoever has a device open manages the subnet, the diagnostics themselves if nobody else is there.
+fn unasked(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
+    expect(&subnet.says(case, 0, "sminfo", &[])?, &["sm lid 1", "SMINFO_MASTER"])?;
+    let nodes = GUIDS.map(|guid| guid.replace("0x02495250", "0249524e"));
+    expect(&subnet.says(case, 0, "saquery", &[])?, &[&nodes[0], "ironverbs switch"])?;
+    expect(&subnet.says(case, 0, "ibnetdiscover", &[])?, &[&nodes[0], "Switch\t2"])?;
+    let _peer = case.start(&subnet.runs(1, "ibping").arg("-S"))?;
+    subnet.comes_to_say(case, 0, "ibnetdiscover", &[], &[&nodes[0], &nodes[1]])?;
+    subnet.comes_to_say(case, 0, "saquery", &[], &[&nodes[0], &nodes[1]])?;
+    expect(&subnet.says(case, 0, "saquery", &["-x"])?, &["ToLID"])?;
+    expect(&subnet.says(case, 0, "saquery", &["-c"])?, &["ClassPortInfo"])?;
+    expect(&subnet.says(case, 0, "saquery", &["-I"])?, &["trap_num................65"])?;
+    expect(&subnet.says(case, 0, "saquery", &["PKTR"])?, &["0xffff"])?;
+    expect(&subnet.says(case, 0, "saquery", &["SWIR"])?, &["SwitchInfoRecord"])
+}
+
+/// A host is killed: the other is told, and nobody is reached there any more.
+fn death(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
+    let gid = "fe80::249:5250:a42:2";
+    let own = |words: &[&str]| {
+        let program = subnet.user.command().args(words.iter());
+        let program = program.env("IRONVERBS_LINK_LAYER", "InfiniBand");
+        subnet.ends[0].within(program.env("IRONVERBS_HOSTS", &subnet.hosts))
+    };
+    let agent = subnet.agent(case, 1)?;
+    let mut watch = case.start(&own(&["watch", gid]))?;
+    watch.wait_until("watch", case.deadline(), |watch| watch.output().contains("ready"))?;
+    while !case.start(&own(&["reach", gid]))?.wait(case.deadline())?.output.contains("is reachable")
+    {
+        pause();
+    }
+    drop(agent);
+    watch.wait_until("notice", case.deadline(), |watch| watch.output().contains("unavailable"))?;
+    let finished = case.start(&own(&["reach", gid]))?.wait(case.deadline())?;
+    expect(&finished.output, &["no path to"])
+}
+
+/// Of two hosts' managers one is the master, and the other when that one's host is killed; opensm with a higher
+/// priority makes ours stand by while it runs.
+fn takeover(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
+    let second = subnet.agent(case, 1)?;
+    subnet.comes_to_say(case, 1, "sminfo", &[], &["sm lid 2", "SMINFO_MASTER"])?;
+    let first = subnet.agent(case, 0)?;
+    // The lower GUID wins.
+    subnet.comes_to_say(case, 1, "sminfo", &[], &["sm lid 1", "SMINFO_MASTER"])?;
+    subnet.comes_to_say(case, 1, "sminfo", &["2"], &["SMINFO_STANDBY"])?;
+    drop(first);
+    subnet.comes_to_say(case, 1, "sminfo", &[], &["sm lid 2", "SMINFO_MASTER"])?;
+    let first = subnet.agent(case, 0)?;
+    subnet.comes_to_say(case, 1, "sminfo", &[], &["sm lid 1", "SMINFO_MASTER"])?;
+    let manager = start_opensm(case, subnet, 1, &["-p", "9"])?;
+    subnet.comes_to_say(case, 0, "sminfo", &[], &["sm lid 2", "priority 9", "SMINFO_MASTER"])?;
+    subnet.comes_to_say(case, 0, "sminfo", &["1"], &["priority 0", "SMINFO_STANDBY"])?;
+    drop(manager);
+    subnet.comes_to_say(case, 0, "sminfo", &[], &["sm lid 1", "priority 0", "SMINFO_MASTER"])?;
+    drop((first, second));
+    Ok(())
+}
+
+fn start_opensm(
+    case: &mut Case,
+    subnet: &Subnet<'_>,
+    end: usize,
+    options: &[&str],
+) -> Outcome<Running> {
     let log = case.file("opensm").display().to_string();
     // What it remembers of other subnets would have it assign other LIDs.
     let cache = case.file("cache");
     let _ = fs::remove_dir_all(&cache);
     fs::create_dir_all(&cache).during(cache.display())?;
-    let manager = subnet.runs(0, "opensm").args(["-g", GUIDS[0], "-f", &log]);
-    let _manager = case.start(&manager.env("OSM_CACHE_DIR", cache.display().to_string()))?;
-    subnet.comes_to_say(case, 1, "sminfo", &[], &["sm lid 1", "SMINFO_MASTER"])?;
+    let manager = subnet.runs(end, "opensm").args(["-g", GUIDS[end], "-f", &log]);
+    let manager = manager.args(options.iter());
+    case.start(&manager.env("OSM_CACHE_DIR", cache.display().to_string()))
+}
+
+fn opensm(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
+    let agents = [subnet.agent(case, 0)?, subnet.agent(case, 1)?];
+    // Ours has priority 0: its own is what tells them apart.
+    let _manager = start_opensm(case, subnet, 0, &["-p", "3"])?;
+    subnet.comes_to_say(case, 1, "sminfo", &[], &["sm lid 1", "priority 3", "SMINFO_MASTER"])?;
     subnet.comes_to_say(case, 1, "ibstat", &[], &["SM lid: 1"])?;
     // What the diagnostics ask the administrator by themselves.
     expect(&subnet.says(case, 1, "ibaddr", &["-G", GUIDS[0]])?, &["LID start 0x1 end 0x1"])?;
@@ -250,5 +337,7 @@ fn opensm(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
         &["dlid....................1", "slid....................2"],
     )?;
     drop(agents);
-    Ok(())
+    // With its notices, too.
+    death(case, subnet)?;
+    rping(case, subnet)
 }

@@ -18,6 +18,9 @@ use super::{errno, failed, number};
 /// Bytes of the shortest MAD.
 const MAD_HEADER: usize = MadHeader::LEN;
 
+/// How long a port that nobody manages yet is waited for: programs take what it says of its manager for what it is.
+pub(super) const MANAGER: Duration = Duration::from_secs(1);
+
 /// Open ports, by the descriptor that programs know them by.
 static PORTS: LazyLock<Mutex<HashMap<c_int, Arc<soft::MadPort>>>> = LazyLock::new(Mutex::default);
 
@@ -43,6 +46,7 @@ pub(crate) unsafe extern "C" fn open_port(name: *const c_char, number_of: c_int)
     number(|| {
         // SAFETY: the caller's promise.
         let context = unsafe { find(name, number_of)? };
+        context.await_subnet_manager(MANAGER);
         let port = context.open_mads().map_err(errno)?;
         let fd = port.fd();
         PORTS.lock().insert(fd, port);

@@ -139,6 +139,7 @@ pub(crate) unsafe extern "C" fn get_ca(name: *const c_char, ca: *mut umad_ca_t) 
 }
 
 fn port_of(context: &soft::Context) -> Result<umad_port_t, c_int> {
+    context.await_subnet_manager(super::io::MANAGER);
     let attr = context.port(1).map_err(errno)?;
     let pkeys: Vec<u16> =
         (0..attr.pkey_tbl_len).map(|at| context.pkey(1, at.into()).unwrap_or(0)).collect();

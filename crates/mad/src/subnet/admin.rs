@@ -7,7 +7,8 @@ use ironverbs_wire::mad::{BASE_VERSION, Mad, MadHeader};
 
 use super::db::{Db, Node};
 use super::paths::paths;
-use super::{Origin, Outgoing, SUBN_ADM, Way, attribute, be16, be64, header, method, records};
+use super::reports::{Reports, nobody};
+use super::{Origin, Outgoing, Way, be16, be64, header, method, records};
 use crate::Instant;
 use crate::rmpp::{self, Sender};
 
@@ -23,6 +24,7 @@ mod record {
     pub(super) const SERVICE: u16 = 0x31;
     pub(super) const PKEY_TABLE: u16 = 0x33;
     pub(super) const PATH: u16 = 0x35;
+    pub(super) const INFORM: u16 = 0xf3;
     pub(super) const MC_MEMBER: u16 = 0x38;
 }
 
@@ -47,10 +49,9 @@ const DATA: usize = 56;
 pub(super) const RATE: u8 = 16;
 pub(super) const LIFE: u8 = 18;
 
-/// Groups, services, subscriptions, answers under way, and records of an answer, at most.
+/// Groups, services, answers under way, and records of an answer, at most.
 const MOST_GROUPS: usize = 0x3ffe;
 const MOST_SERVICES: usize = 4096;
-const MOST_INFORMS: usize = 65_536;
 const MOST_SENDERS: usize = 1024;
 pub(super) const MOST_RECORDS: usize = 1 << 16;
 
@@ -74,15 +75,6 @@ struct Group {
     members: Vec<(Gid, u8)>,
 }
 
-/// Who wants to hear of what.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-struct Inform {
-    lid: u16,
-    qpn: u32,
-    /// 0xffff: any.
-    trap: u16,
-}
-
 /// What the manager says of itself.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Own {
@@ -97,10 +89,9 @@ pub(super) struct Own {
 pub(super) struct Admin {
     groups: BTreeMap<Gid, Group>,
     services: Vec<(u16, [u8; 176])>,
-    informs: Vec<Inform>,
+    reports: Reports,
     senders: HashMap<(u16, u64), Sender>,
     pub(super) out: VecDeque<Outgoing>,
-    tid: u64,
     pub(super) answered: u64,
     pub(super) refused: u64,
 }
@@ -112,6 +103,9 @@ impl Admin {
     pub(super) fn handle(&mut self, now: Instant, db: &Db, own: &Own, from: &Origin, mad: &Mad) {
         let asked = header(mad);
         if asked.method & method::RESPONSE != 0 {
+            if asked.method == method::REPORT | method::RESPONSE {
+                self.reports.heard(from.lid, asked.tid as u32);
+            }
             return;
         }
         let key = (from.lid, asked.tid);
@@ -128,7 +122,7 @@ impl Admin {
             return;
         };
         let answer = match (asked.base_version, asked.class_version) {
-            (BASE_VERSION, 2) => self.answer(db, own, asker, from, &asked, mad),
+            (BASE_VERSION, 2) => self.answer(now, db, own, asker, from, &asked, mad),
             _ => Err(status::BAD_VERSION),
         };
         self.respond(now, from, &asked, mad, answer);
@@ -217,14 +211,19 @@ impl Admin {
             }
             self.pump(now, key);
         }
+        let again = self.reports.handle_timeout(now);
+        self.out.extend(again);
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        self.senders.values().filter_map(Sender::next_timeout).min()
+        let senders = self.senders.values().filter_map(Sender::next_timeout).min();
+        senders.into_iter().chain(self.reports.next_timeout()).min()
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn answer(
         &mut self,
+        now: Instant,
         db: &Db,
         own: &Own,
         asker: &Node,
@@ -236,11 +235,11 @@ impl Admin {
         let mask = be64(mad, 48);
         let trusted = be64(mad, 36) == own.sm_key && own.sm_key != 0;
         match (asked.attribute, asked.method) {
-            (record::MC_MEMBER, method::SET) => self.join(db, own, asker, mask, query),
-            (record::MC_MEMBER, method::DELETE) => self.leave(own, asker, mask, query),
+            (record::MC_MEMBER, method::SET) => self.join(now, db, own, asker, mask, query),
+            (record::MC_MEMBER, method::DELETE) => self.leave(now, own, asker, mask, query),
             (record::SERVICE, method::SET) => self.offer(asker, from, mask, query),
             (record::SERVICE, method::DELETE) => self.withdraw(from, mask, query),
-            (record::INFORM_INFO, method::SET) => self.subscribe(from, query),
+            (record::INFORM_INFO, method::SET) => self.reports.subscribe(from.lid, query),
             (record::CLASS_PORT_INFO, method::GET) => Ok(vec![class_port_info(own)]),
             (record::PATH, method::GET | method::GET_TABLE) => {
                 let mut paths = paths(db, mask, query)?;
@@ -306,11 +305,24 @@ impl Admin {
                 let all = self.groups.values().flat_map(|group| group.records(trusted)).collect();
                 (records::MC_MEMBER, all)
             }
+            record::INFORM => {
+                let gid_of = |lid| db.of_lid(lid).map_or_else(nobody, Node::gid);
+                (records::INFORM, self.reports.records(gid_of))
+            }
             _ => return Err(status::BAD_ATTRIBUTE),
         })
     }
 
-    fn join(&mut self, db: &Db, own: &Own, asker: &Node, mask: u64, query: &[u8]) -> Answer {
+    #[allow(clippy::too_many_arguments)]
+    fn join(
+        &mut self,
+        now: Instant,
+        db: &Db,
+        own: &Own,
+        asker: &Node,
+        mask: u64,
+        query: &[u8],
+    ) -> Answer {
         let needed = mc::MGID | mc::PORT_GID | mc::JOIN_STATE;
         let mut record = [0; 52];
         record.copy_from_slice(&query[..52]);
@@ -354,14 +366,14 @@ impl Admin {
             record[48] &= 0xf0;
             let members = vec![(port, join)];
             self.groups.insert(group, Group { record, members });
-            self.report(own, 66, group);
+            self.report(now, own, 66, group);
         }
         let known = self.groups.get(&group).ok_or(status::NO_RESOURCES)?;
         let state = known.members.iter().find(|(gid, _)| *gid == port).map_or(0, |(_, s)| *s);
         Ok(vec![known.member(&port, state)])
     }
 
-    fn leave(&mut self, own: &Own, asker: &Node, mask: u64, query: &[u8]) -> Answer {
+    fn leave(&mut self, now: Instant, own: &Own, asker: &Node, mask: u64, query: &[u8]) -> Answer {
         let needed = mc::MGID | mc::PORT_GID | mc::JOIN_STATE;
         if mask & needed != needed {
             return Err(status::INSUFFICIENT);
@@ -378,18 +390,18 @@ impl Admin {
             0 => drop(known.members.swap_remove(at)),
             left => known.members[at].1 = left,
         }
-        self.drop_empty(own);
+        self.drop_empty(now, own);
         Ok(vec![answer])
     }
 
     /// Groups without a full member end.
-    fn drop_empty(&mut self, own: &Own) {
+    fn drop_empty(&mut self, now: Instant, own: &Own) {
         let empty = |group: &Group| !group.members.iter().any(|(_, state)| state & 1 != 0);
         let gone: Vec<Gid> =
             self.groups.iter().filter(|(_, group)| empty(group)).map(|(gid, _)| *gid).collect();
         for gid in gone {
             self.groups.remove(&gid);
-            self.report(own, 67, gid);
+            self.report(now, own, 67, gid);
         }
     }
 
@@ -430,65 +442,21 @@ impl Admin {
         Ok(vec![self.services.swap_remove(at).1.to_vec()])
     }
 
-    /// InformInfo: subscribes, or takes it back.
-    fn subscribe(&mut self, from: &Origin, query: &[u8]) -> Answer {
-        let trap = be16(query, 26);
-        let qpn = u32::from_be_bytes([0, query[28], query[29], query[30]]);
-        let inform = Inform { lid: from.lid, qpn: if qpn == 0 { 1 } else { qpn }, trap };
-        let (generic, subscribe) = (query[22], query[23]);
-        if generic != 1 || subscribe > 1 {
-            return Err(status::INVALID);
-        }
-        let known = self.informs.iter().position(|other| *other == inform);
-        match (subscribe, known) {
-            (1, None) if self.informs.len() >= MOST_INFORMS => return Err(status::NO_RESOURCES),
-            (1, None) => self.informs.push(inform),
-            (0, Some(at)) => drop(self.informs.swap_remove(at)),
-            (0, None) => return Err(status::INVALID),
-            _ => {}
-        }
-        Ok(vec![query[..36].to_vec()])
-    }
-
-    /// Tells subscribers of a GID: trap 64 in service, 65 out of it, 66 group created, 67 deleted (IBA 14.2.5.1).
-    pub(super) fn report(&mut self, own: &Own, trap: u16, gid: Gid) {
-        let wants = |inform: &&Inform| inform.trap == trap || inform.trap == 0xffff;
-        let to: Vec<Inform> = self.informs.iter().filter(wants).copied().collect();
-        for inform in to {
-            self.tid = self.tid.wrapping_add(1);
-            let header = MadHeader {
-                base_version: BASE_VERSION,
-                class: SUBN_ADM,
-                class_version: 2,
-                method: method::REPORT,
-                tid: self.tid & 0xffff_ffff,
-                attribute: attribute::NOTICE,
-                ..MadHeader::default()
-            };
-            let mut mad = [0; 256];
-            mad[..24].copy_from_slice(&header.emit());
-            let notice = &mut mad[DATA..];
-            // Generic, informational; the producer is the class manager.
-            notice[0] = 0x80 | 4;
-            notice[3] = 4;
-            notice[4..6].copy_from_slice(&trap.to_be_bytes());
-            notice[6..8].copy_from_slice(&own.lid.to_be_bytes());
-            notice[16..32].copy_from_slice(&gid.0);
-            notice[64..80].copy_from_slice(&own.gid.0);
-            let way = Way::Lid { lid: inform.lid, qpn: inform.qpn };
-            self.out.push_back(Outgoing { way, asks: true, mad });
-        }
+    /// Tells subscribers of a GID.
+    pub(super) fn report(&mut self, now: Instant, own: &Own, trap: u16, gid: Gid) {
+        let sent = self.reports.report(now, own, trap, gid);
+        self.out.extend(sent);
     }
 
     /// A port is gone: with it go its memberships, services and subscriptions.
-    pub(super) fn forget(&mut self, own: &Own, gid: &Gid, lid: u16) {
+    pub(super) fn forget(&mut self, now: Instant, own: &Own, gid: &Gid, lid: u16) {
         for group in self.groups.values_mut() {
             group.members.retain(|(member, _)| member != gid);
         }
         self.services.retain(|(owner, _)| *owner != lid);
-        self.informs.retain(|inform| inform.lid != lid);
+        self.reports.forget(lid);
         self.senders.retain(|(to, _), _| *to != lid);
-        self.drop_empty(own);
+        self.drop_empty(now, own);
     }
 }
 

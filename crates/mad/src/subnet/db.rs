@@ -1,6 +1,6 @@
 //! What is known of the subnet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use ironverbs_wire::Gid;
 
@@ -87,11 +87,6 @@ impl Node {
         gid(prefix, self.port_guid())
     }
 
-    fn has_lid(&self, lid: u16) -> bool {
-        let own = self.lid();
-        own != 0 && lid >> self.lmc() == own >> self.lmc()
-    }
-
     /// The largest MTU of its port, as IBA numbers them.
     pub(super) fn mtu(&self) -> u8 {
         let info = self.ports.get(&self.end_port());
@@ -112,14 +107,33 @@ pub(super) struct Link {
 pub(super) struct Db {
     pub(super) nodes: BTreeMap<u64, Node>,
     pub(super) links: Vec<Link>,
+    /// Nodes by LID and GID, when all are known.
+    by_lid: HashMap<u16, u64>,
+    by_gid: HashMap<Gid, u64>,
 }
 
 impl Db {
+    /// All are known: from here on they are found by LID and GID.
+    pub(super) fn complete(&mut self) {
+        self.by_lid.clear();
+        self.by_gid.clear();
+        for (guid, node) in &self.nodes {
+            let lid = node.lid();
+            if lid != 0 {
+                let last = lid.saturating_add((1 << node.lmc()) - 1);
+                for lid in lid..=last {
+                    self.by_lid.entry(lid).or_insert(*guid);
+                }
+            }
+            self.by_gid.entry(node.gid()).or_insert(*guid);
+        }
+    }
+
     pub(super) fn of_lid(&self, lid: u16) -> Option<&Node> {
-        self.nodes.values().find(|node| node.has_lid(lid))
+        self.nodes.get(self.by_lid.get(&lid)?)
     }
 
     pub(super) fn of_gid(&self, gid: &Gid) -> Option<&Node> {
-        self.nodes.values().find(|node| node.gid() == *gid)
+        self.nodes.get(self.by_gid.get(gid)?)
     }
 }

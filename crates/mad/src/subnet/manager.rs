@@ -95,6 +95,12 @@ pub struct SubnetManager {
     tid: u32,
     activity: u32,
     counters: SmCounters,
+    /// It became the master, and nobody was told so far: programs are to say anew what they have told the one before.
+    fresh: bool,
+    /// Something changed while it looked.
+    again: bool,
+    /// Who is to be master instead, seen to stand by in the walk before: who has only begun to is not ready for it.
+    heir: Option<u64>,
 }
 
 impl SubnetManager {
@@ -115,6 +121,30 @@ impl SubnetManager {
             tid: 0,
             activity: 0,
             counters: SmCounters::default(),
+            fresh: false,
+            again: false,
+            heir: None,
+        }
+    }
+
+    /// The LID of the master that it stands by for.
+    pub fn master_lid(&self) -> Option<u16> {
+        self.master.map(|master| master.lid).filter(|_| self.role == Role::Standby)
+    }
+
+    /// A port came up or went down: a master looks at once, as at a trap 128 (IBA 14.4.7).
+    pub fn topology_changed(&mut self, now: Instant) {
+        match &self.sweep {
+            Some(_) => self.again = true,
+            None if self.role != Role::Standby => self.next_sweep = Some(now),
+            None => {}
+        }
+    }
+
+    /// The host of the master is gone: whoever stands by does not wait until it has been silent long enough.
+    pub fn master_lost(&mut self, now: Instant) {
+        if self.role == Role::Standby {
+            self.look_anew(now);
         }
     }
 
@@ -176,7 +206,7 @@ impl SubnetManager {
             (0, SUBN_DIRECTED | SUBN_LID) if asked.method & method::RESPONSE != 0 => {
                 self.answered(now, mad);
             }
-            (0, SUBN_LID) => self.asked(now, from, &asked, mad),
+            (0, SUBN_LID | SUBN_DIRECTED) if from.has_lid() => self.asked(now, from, &asked, mad),
             _ => {}
         }
     }
@@ -206,29 +236,30 @@ impl SubnetManager {
     fn asked(&mut self, now: Instant, from: &Origin, asked: &MadHeader, mad: &Mad) {
         let data = smp_data(mad);
         match (asked.method, asked.attribute) {
-            (method::GET, attribute::SM_INFO) => self.tell(from, asked, 0),
+            (method::GET, attribute::SM_INFO) => self.tell(from, mad, 0),
             (method::SET, attribute::SM_INFO) => {
                 let known = self.others.iter().any(|other| other.lid == from.lid)
                     || self.master.is_some_and(|master| master.lid == from.lid);
                 // Who does not know the key, or was not seen to be a manager, changes nothing.
                 if be64(&data, 8) != self.config.sm_key || !known {
-                    return self.tell(from, asked, 7 << 2);
+                    return self.tell(from, mad, 7 << 2);
                 }
                 match (asked.modifier, self.role) {
                     (HANDOVER, Role::Standby) => {
                         self.role = Role::Master;
+                        self.fresh = true;
                         self.master = None;
                         self.next_poll = None;
-                        self.tell(from, asked, 0);
+                        self.tell(from, mad, 0);
                         self.set_sm_info(from.lid, ACKNOWLEDGE);
                         self.next_sweep = Some(now);
                     }
                     (ACKNOWLEDGE, Role::Master) => {
-                        self.tell(from, asked, 0);
+                        self.tell(from, mad, 0);
                         let other = self.others.iter().find(|o| o.lid == from.lid).copied();
                         self.stand_by(now, other);
                     }
-                    _ => self.tell(from, asked, 7 << 2),
+                    _ => self.tell(from, mad, 7 << 2),
                 }
             }
             (method::TRAP, attribute::NOTICE) if self.db.of_lid(from.lid).is_some() => {
@@ -244,13 +275,23 @@ impl SubnetManager {
     }
 
     /// Answers with SMInfo.
-    fn tell(&mut self, from: &Origin, asked: &MadHeader, status: u16) {
+    fn tell(&mut self, from: &Origin, asked: &Mad, status: u16) {
         self.activity = self.activity.wrapping_add(1);
         let mut data = [0; 64];
-        // The key is not told.
-        data[..25].copy_from_slice(&self.sm_info(0));
-        let answer = MadHeader { method: method::GET | method::RESPONSE, status, ..*asked };
-        let mad = lid_routed(&answer, self.config.m_key, &data);
+        // The key is told to who knows the nodes' (IBA 14.2.5.13): other managers compare it.
+        let trusted = be64(asked, 24) == self.config.m_key;
+        let key = if trusted { self.config.sm_key } else { 0 };
+        data[..25].copy_from_slice(&self.sm_info(key));
+        let mut mad = *asked;
+        mad[3] = method::GET | method::RESPONSE;
+        mad[SMP_DATA].copy_from_slice(&data);
+        // A directed route is at its beginning again, on its way back.
+        let directed = mad[1] == SUBN_DIRECTED;
+        let status = status | if directed { 0x8000 } else { 0 };
+        mad[4..6].copy_from_slice(&status.to_be_bytes());
+        if directed {
+            mad[6] = 0;
+        }
         self.out.push_back(Outgoing { way: by_lid(from.lid), asks: false, mad });
     }
 
@@ -285,6 +326,9 @@ impl SubnetManager {
 
     fn stand_by(&mut self, now: Instant, master: Option<Other>) {
         self.role = Role::Standby;
+        // What it was about to change is the master's to change now.
+        self.sweep = None;
+        self.fresh = false;
         self.master = master;
         self.silent = 0;
         self.next_sweep = None;
@@ -334,13 +378,18 @@ impl SubnetManager {
                 > (self.config.priority, std::cmp::Reverse(self.config.port_guid))
         };
         let master = self.others.iter().find(|other| other.state == Role::Master as u8).copied();
-        let above = self.others.iter().filter(better).max_by_key(|other| other.priority).copied();
+        // State 0: one that takes no part.
+        let above = self.others.iter().filter(|other| other.state != 0 && better(other));
+        let above = above.max_by_key(|other| other.priority).copied();
         if self.role == Role::Discovering {
             match (master, above) {
                 // The master steps back for us when it sees us, if that is due.
                 (Some(master), _) => return self.adopt(now, sweep, Some(master)),
                 (None, Some(above)) => return self.adopt(now, sweep, Some(above)),
-                (None, None) => self.role = Role::Master,
+                (None, None) => {
+                    self.role = Role::Master;
+                    self.fresh = true;
+                }
             }
         }
         let rival = master.filter(|other| better(&other));
@@ -355,10 +404,14 @@ impl SubnetManager {
         }
         self.counters.sweeps += 1;
         self.counters.packets += sweep.sent;
-        self.take_over(sweep.found);
-        self.next_sweep = Some(now.after(self.config.period));
+        self.fresh = false;
+        self.take_over(now, sweep.found);
+        let again = std::mem::take(&mut self.again);
+        self.next_sweep = Some(if again { now } else { now.after(self.config.period) });
         let heir = above.filter(|other| other.state == Role::Standby as u8 && other.lid != 0);
-        if let Some(heir) = heir {
+        let ready = heir.filter(|heir| self.heir == Some(heir.guid));
+        self.heir = heir.map(|heir| heir.guid);
+        if let Some(heir) = ready {
             self.set_sm_info(heir.lid, HANDOVER);
         }
     }
@@ -366,6 +419,7 @@ impl SubnetManager {
     /// Another is or will be the master.
     fn adopt(&mut self, now: Instant, sweep: Sweep, master: Option<Other>) {
         self.db = sweep.found;
+        self.db.complete();
         self.stand_by(now, master);
     }
 
@@ -398,13 +452,14 @@ impl SubnetManager {
         };
         let own = nodes.iter().find(|(_, node)| node.port_guid() == self.config.port_guid);
         let Some(own) = own.map(|(guid, node)| lid_of(*guid, node)) else { return false };
+        let tells = self.fresh && sweep.rounds == 0;
         let mut changes = Vec::new();
         for (guid, node) in nodes {
             for (port, info) in &node.ports {
                 let end = *port == node.end_port();
                 let state = info[32] & 0x0f;
                 let wanted = if end { lid_of(*guid, node) } else { be16(info, 16) };
-                let right = !end || be16(info, 16) == wanted && be16(info, 18) == own;
+                let right = !end || be16(info, 16) == wanted && be16(info, 18) == own && !tells;
                 let no_state = end && node.kind() == NodeKind::Switch;
                 if right && (no_state || state == ACTIVE || state < INIT) {
                     continue;
@@ -413,6 +468,8 @@ impl SubnetManager {
                 if end {
                     info[16..18].copy_from_slice(&wanted.to_be_bytes());
                     info[18..20].copy_from_slice(&own.to_be_bytes());
+                    // ClientReregister (IBA 14.4.12).
+                    info[51] = info[51] & 0x7f | if tells { 0x80 } else { 0 };
                 }
                 // One step at a time; 0: as it is.
                 let step = match state {
@@ -437,8 +494,9 @@ impl SubnetManager {
     }
 
     /// What a walk has found is what there is.
-    fn take_over(&mut self, found: Db) {
+    fn take_over(&mut self, now: Instant, found: Db) {
         let before = std::mem::replace(&mut self.db, found);
+        self.db.complete();
         let own = self.own();
         let adapters = |db: &Db| -> Vec<(u64, ironverbs_wire::Gid, u16)> {
             let nodes = db.nodes.iter().filter(|(_, node)| node.kind() == NodeKind::Ca);
@@ -447,13 +505,13 @@ impl SubnetManager {
         let (old, new) = (adapters(&before), adapters(&self.db));
         for (guid, gid, lid) in &old {
             if !new.iter().any(|(other, ..)| other == guid) {
-                self.admin.forget(&own, gid, *lid);
-                self.admin.report(&own, 65, *gid);
+                self.admin.forget(now, &own, gid, *lid);
+                self.admin.report(now, &own, 65, *gid);
             }
         }
         for (guid, gid, _) in &new {
             if !old.iter().any(|(other, ..)| other == guid) && !old.is_empty() {
-                self.admin.report(&own, 64, *gid);
+                self.admin.report(now, &own, 64, *gid);
             }
         }
     }

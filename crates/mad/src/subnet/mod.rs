@@ -2,19 +2,26 @@
 //!
 //! A [`SubnetManager`] finds the nodes by directed-route packets, port by port, gives ports without one a LID, tells all
 //! who manages them and brings them to ACTIVE. Of several managers one is the master: the one with the highest priority,
-//! of those alike with the lowest GUID; the others stand by, look every second whether the master lives, and one takes over
-//! where it does not. The master is the administrator, too: it answers queries from what it has found, keeps multicast
-//! groups, services and subscriptions, and reports ports and groups that come and go.
+//! of those alike with the lowest GUID; the others stand by, ask four times a second whether the master lives, and one takes
+//! over where it does not. The master is the administrator, too: it answers queries from what it has found, keeps multicast
+//! groups, services and subscriptions, and reports ports and groups that come and go, until that is acknowledged.
+//!
+//! An [`SaClient`] asks the administrator, whosever it is, and a [`PathCache`] keeps what it has told.
 //!
 //! What is not done: forwarding tables, partition tables and virtual lanes are left as the nodes have them.
 
 mod admin;
+mod cache;
+mod client;
 mod db;
 mod manager;
 mod paths;
 mod records;
+mod reports;
 mod sweep;
 
+pub use cache::PathCache;
+pub use client::{QueryId, SaClient, SaError, SaMember, SaPath, SaQuery, SaResult, notice};
 pub use db::{Node, NodeKind};
 pub use manager::{Role, SmConfig, SmCounters, SubnetManager};
 
@@ -41,6 +48,7 @@ pub(crate) mod method {
 /// Attributes of subnet management.
 pub(crate) mod attribute {
     pub(crate) const NOTICE: u16 = 0x02;
+    pub(crate) const INFORM_INFO: u16 = 0x03;
     pub(crate) const NODE_DESCRIPTION: u16 = 0x10;
     pub(crate) const NODE_INFO: u16 = 0x11;
     pub(crate) const SWITCH_INFO: u16 = 0x12;
@@ -77,10 +85,17 @@ pub struct Outgoing {
 /// Where a MAD came from.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// LID of the sender; 0xffff of a directed route.
+    /// LID of the sender; 0xffff of an answer by directed route.
     pub lid: u16,
     /// QPN that it came to.
     pub qpn: u32,
+}
+
+impl Origin {
+    /// Whether a sender is known by its LID.
+    pub(crate) fn has_lid(&self) -> bool {
+        self.lid != 0xffff
+    }
 }
 
 pub(crate) fn header(mad: &Mad) -> MadHeader {

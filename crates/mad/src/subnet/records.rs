@@ -43,6 +43,9 @@ pub(super) const PKEY_TABLE: &[Field] = &[(0, 16), (16, 16), (32, 8)];
 pub(super) const SERVICE: &[Field] =
     &[(0, 64), (64, 128), (192, 16), (224, 32), (256, 128), (384, 512)];
 
+/// InformInfoRecord: subscriber, number.
+pub(super) const INFORM: &[Field] = &[(0, 128), (128, 16)];
+
 /// MCMemberRecord.
 pub(super) const MC_MEMBER: &[Field] = &[
     (0, 128),

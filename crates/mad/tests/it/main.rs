@@ -2,6 +2,7 @@
 
 mod captures;
 mod chaos;
+mod client;
 mod connections;
 mod decoders;
 mod endings;

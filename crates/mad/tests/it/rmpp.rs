@@ -56,7 +56,7 @@ fn exchange(class: u8, len: usize, loss: u64, seed: u64) -> Option<Vec<u8>> {
 
 #[test]
 fn messages_of_every_length_arrive_whole() {
-    for class in [0x03, 0x04, 0x32] {
+    for class in [0x03, 0x04, 0x06, 0x32] {
         for len in [0, 1, 199, 200, 201, 219, 220, 221, 400, 12_800, 12_801, 100_000] {
             let got = exchange(class, len, 0, 1).unwrap();
             let offset = data_offset(class);

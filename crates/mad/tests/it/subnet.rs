@@ -256,6 +256,7 @@ fn groups_subscriptions_and_notices() {
     inform[23] = 0;
     assert_eq!(ask_from(&mut fabric, 4, &query(SET, 0x03, 0, &inform)).0, 0);
     assert_eq!(ask_from(&mut fabric, 4, &query(SET, 0x03, 0, &inform)).0, 0x0200);
+    fabric.received.clear();
     fabric.kill(2);
     fabric.run(5 * SECOND);
     assert!(fabric.received.is_empty());
@@ -342,12 +343,19 @@ fn garbage_is_survived() {
     assert_eq!((0..4).map(|n| fabric.lid(n)).collect::<Vec<_>>(), lids);
 }
 
+/// Bytes of the process's memory.
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    pages.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0) * 4096
+}
+
 #[test]
 fn a_thousand_nodes() {
     let mut fabric = Fabric::new(1000, 36, 1);
     fabric.manage(0, 0);
-    let start = std::time::Instant::now();
+    let (start, before) = (std::time::Instant::now(), resident());
     fabric.run(SECOND / 2);
+    let memory = resident().saturating_sub(before) / fabric.nodes.len() as u64;
     let manager: &SubnetManager = &fabric.managers[&0];
     assert_eq!(manager.role(), Role::Master);
     assert_eq!(manager.nodes().count(), 1000 + 1000_usize.div_ceil(34));
@@ -362,7 +370,8 @@ fn a_thousand_nodes() {
     for _ in 0..ROUNDS {
         assert_eq!(ask(&mut fabric, 1, 0, &mad).0, 0);
     }
-    eprintln!("1,000 adapters: sweep {sweep:?}, a path record {:?}", start.elapsed() / ROUNDS);
+    let record = start.elapsed() / ROUNDS;
+    eprintln!("1,000 adapters: sweep {sweep:?}, a path record {record:?}, {memory} bytes a node");
     let (status, nodes) = ask(&mut fabric, 1, 0, &query(GET_TABLE, 0x11, 0, &[]));
     assert_eq!((status, nodes.len()), (0, 1030));
 }

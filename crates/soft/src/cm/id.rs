@@ -136,6 +136,8 @@ pub(super) enum Phase {
     Listening,
     AddrQuery,
     AddrResolved,
+    /// The administrator is asked.
+    RouteQuery,
     RouteResolved,
     /// A request is on its way.
     Connecting,
@@ -160,6 +162,7 @@ impl Phase {
             Phase::Listening => "listening",
             Phase::AddrQuery => "resolving its address",
             Phase::AddrResolved => "resolved as to its address",
+            Phase::RouteQuery => "resolving its route",
             Phase::RouteResolved => "resolved as to its route",
             Phase::Connecting => "connecting",
             Phase::Replied => "accepted by its peer",

@@ -1,7 +1,8 @@
 //! Multicast groups of an id.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use ironverbs_mad::subnet::{SaError, SaMember};
 use ironverbs_sys::errno;
 use ironverbs_transport::verbs::AhAttr;
 use ironverbs_wire::Gid;
@@ -9,6 +10,7 @@ use ironverbs_wire::Gid;
 use super::connect::UD_QKEY;
 use super::event::{Queued, Subject};
 use super::{CmError, CmEventKind, CmId, Ece, EventParam, McJoin, UdParam};
+use crate::context::limits;
 use crate::multicast::QPN;
 
 /// Hop limit of packets to a group.
@@ -18,9 +20,12 @@ const HOP_LIMIT: u8 = 64;
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Joined {
     group: SocketAddr,
+    /// What queue pairs are attached to.
+    gid: Gid,
     how: McJoin,
     /// Which join, from 1: its events carry it.
     tag: u64,
+    cookie: usize,
 }
 
 impl CmId {
@@ -46,9 +51,17 @@ impl CmId {
         }
         let tag = state.joins + 1;
         state.joins = tag;
-        state.groups.push(Joined { group, how, tag });
+        let host = self.inner();
+        let subnet = host.subnet.is_some();
+        let gid = if subnet { of_subnet(group.ip()) } else { Gid::from_ip(group.ip()) };
+        state.groups.push(Joined { group, gid, how, tag, cookie });
         let tos = state.options.tos;
         drop(state);
+        if subnet {
+            let sends_only = matches!(how, McJoin::SendOnly);
+            host.fabric.sa.join(host, self.me.clone(), tag, [gid, place.gid], sends_only);
+            return Ok(());
+        }
         let v4 = group.is_ipv4();
         let of_family = |(_, gid): &(u32, Gid)| gid.is_ipv4() == v4;
         let source = match place.gid.is_ipv4() == v4 {
@@ -71,6 +84,11 @@ impl CmId {
         };
         let param =
             UdParam { private_data: Vec::new(), ah_attr, qp_num: QPN, qkey: UD_QKEY, cookie };
+        self.tell_of_join(kind, status, param, tag);
+        Ok(())
+    }
+
+    fn tell_of_join(&self, kind: CmEventKind, status: i32, param: UdParam, tag: u64) {
         self.channel().push(Queued {
             id: Subject::Known(self.me.clone()),
             listen_id: None,
@@ -80,7 +98,37 @@ impl CmId {
             ece: Ece::default(),
             tag,
         });
-        Ok(())
+    }
+
+    /// The administrator of the subnet has answered to a join.
+    pub(crate) fn joined(&self, tag: u64, result: Result<SaMember, SaError>) {
+        let state = self.state.lock();
+        let joined = state.groups.iter().find(|joined| joined.tag == tag).copied();
+        drop(state);
+        // It may have left meanwhile.
+        let Some(joined) = joined else { return };
+        let (kind, status, member) = match result {
+            Ok(member) => (CmEventKind::MulticastJoin, 0, member),
+            Err(SaError::Silent) => {
+                (CmEventKind::MulticastError, -errno::ETIMEDOUT, SaMember::default())
+            }
+            Err(_) => (CmEventKind::MulticastError, -errno::EINVAL, SaMember::default()),
+        };
+        let ah_attr = AhAttr {
+            dgid: joined.gid,
+            dlid: member.mlid,
+            sl: member.sl,
+            flow_label: member.flow_label,
+            hop_limit: member.hop_limit,
+            traffic_class: member.traffic_class,
+            static_rate: member.rate,
+            is_global: true,
+            port_num: 1,
+            ..AhAttr::default()
+        };
+        let (qkey, cookie) = (member.qkey, joined.cookie);
+        let param = UdParam { private_data: Vec::new(), ah_attr, qp_num: QPN, qkey, cookie };
+        self.tell_of_join(kind, status, param, tag);
     }
 
     /// Attaches the queue pair to the group that was joined. The negative errno if that fails.
@@ -90,8 +138,8 @@ impl CmId {
         let qp = state.qp.clone();
         drop(state);
         match (joined, qp) {
-            (Some(Joined { group, how: McJoin::Full, .. }), Some(qp)) => {
-                qp.attach_mcast(&Gid::from_ip(group.ip())).map_err(|error| -error.errno())
+            (Some(Joined { gid, how: McJoin::Full, .. }), Some(qp)) => {
+                qp.attach_mcast(&gid).map_err(|error| -error.errno())
             }
             _ => Ok(()),
         }
@@ -118,7 +166,7 @@ impl CmId {
     fn leave_group(&self, qp: Option<&crate::Qp>, joined: &Joined) {
         if let (Some(qp), McJoin::Full) = (qp, joined.how) {
             // It may never have been attached.
-            let _ = qp.detach_mcast(&Gid::from_ip(joined.group.ip()));
+            let _ = qp.detach_mcast(&joined.gid);
         }
     }
 
@@ -132,4 +180,28 @@ impl CmId {
             self.leave_group(qp.as_deref(), &joined);
         }
     }
+}
+
+/// The group of an InfiniBand subnet that an IP group stands for, in the default partition: as IPoIB maps them (RFC 4391,
+/// section 4), with the signature of rdma_cm(7), whose groups are not IPoIB's.
+fn of_subnet(group: IpAddr) -> Gid {
+    let [high, low] = limits::PKEY.to_be_bytes();
+    let mut gid = [0; 16];
+    match group {
+        IpAddr::V4(ip) => {
+            let [a, b, c, d] = ip.octets();
+            gid[..6].copy_from_slice(&[0xff, 0x12, 0x40, 0x01, high, low]);
+            gid[12..].copy_from_slice(&[a & 0x0f, b, c, d]);
+        }
+        IpAddr::V6(ip) => {
+            let ip = ip.octets();
+            // One that the administrator has given out stays what it is.
+            if (ip[0], ip[1] & 0xf0, ip[2], ip[3]) == (0xff, 0x10, 0xa0, 0x1b) {
+                return Gid(ip);
+            }
+            gid[..6].copy_from_slice(&[0xff, 0x10 | ip[1] & 0x0f, 0x60, 0x01, high, low]);
+            gid[6..].copy_from_slice(&ip[6..]);
+        }
+    }
+    Gid(gid)
 }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
+use ironverbs_mad::subnet::{SaError, SaPath};
 use ironverbs_sys::errno;
 use ironverbs_sys::netlink::{self, Neighbour};
 use ironverbs_transport::device::Instant;
@@ -12,6 +13,7 @@ use super::address::{self, Found};
 use super::id::{CmId, Phase, State};
 use super::{CmError, CmEventKind, EventParam, PathRecord, Route};
 use crate::context::limits;
+use crate::fabric::record;
 
 /// How soon a neighbour is looked for again, at first.
 const FIRST_LOOK: u64 = 1_000_000;
@@ -134,25 +136,71 @@ impl CmId {
     }
 
     /// Resolves the route to the destination (rdma_resolve_route(3)): ROUTE_RESOLVED follows. On RoCE the path is
-    /// what the address, the interface and the options say, so nobody is asked and `timeout` never passes.
+    /// what the address, the interface and the options say, so nobody is asked and `timeout` never passes. On an
+    /// InfiniBand link it is what the subnet's administrator says, who is asked unless it is known: ROUTE_ERROR follows
+    /// with ETIMEDOUT where none answers, with EINVAL where it knows none.
     ///
     /// # Errors
     /// EINVAL unless the address was resolved.
     pub fn resolve_route(&self, timeout: Duration) -> Result<(), CmError> {
-        let _ = timeout;
         self.check()?;
         let mut state = self.state.lock();
         if state.phase != Phase::AddrResolved {
             return Err(state.phase.refuses("resolve a route"));
         }
         state.route = state.make_route();
+        let host = self.inner();
+        let ends = state.route.as_ref().map(|route| [route.path.sgid, route.path.dgid]);
+        if let (Some(ends), true) = (ends, host.subnet.is_some() && host.has_wire()) {
+            let [source, target] = ends;
+            if let Some(path) = host.fabric.sa.known(host, &source, &target) {
+                state.follow(&path);
+            } else {
+                state.phase = Phase::RouteQuery;
+                // The answer may come within the call.
+                drop(state);
+                let time = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+                host.fabric.sa.route(host, self.me.clone(), ends, time);
+                return Ok(());
+            }
+        }
         state.phase = Phase::RouteResolved;
         self.raise(CmEventKind::RouteResolved, 0, EventParam::None);
         Ok(())
     }
+
+    /// The administrator has answered, or has not.
+    pub(crate) fn routed(&self, result: Result<SaPath, SaError>) {
+        let mut state = self.state.lock();
+        if state.phase != Phase::RouteQuery {
+            return;
+        }
+        match result {
+            Ok(path) => {
+                state.follow(&path);
+                state.phase = Phase::RouteResolved;
+                self.raise(CmEventKind::RouteResolved, 0, EventParam::None);
+            }
+            Err(e) => {
+                state.route = None;
+                state.phase = Phase::AddrResolved;
+                let status = if e == SaError::Silent { errno::ETIMEDOUT } else { errno::EINVAL };
+                self.raise(CmEventKind::RouteError, -status, EventParam::None);
+            }
+        }
+    }
 }
 
 impl State {
+    /// The path is the administrator's.
+    fn follow(&mut self, path: &SaPath) {
+        if let Some(route) = &mut self.route {
+            let traffic_class = route.path.traffic_class;
+            route.path = PathRecord { traffic_class, ..record(path) };
+            self.mtu = Some(self.mtu.map_or(route.path.mtu, |mtu| mtu.min(route.path.mtu)));
+        }
+    }
+
     /// The path that addresses, interface and options make.
     pub(super) fn make_route(&self) -> Option<Route> {
         let (place, dgid) = (self.place.as_ref()?, self.dgid?);

@@ -111,8 +111,12 @@ pub(crate) struct Came<'a> {
 /// What the IP header of the datagram says that carries a packet on this path.
 fn carrier(host: &Inner, path: &Path) -> Path {
     let (Some(route), Some(subnet)) = (&path.ib, &host.subnet) else { return *path };
-    let address = |lid| subnet.of_lid(lid).map_or(Gid::UNSPECIFIED, |p| Gid::from_ip(p.address));
+    let address = |lid| subnet.of_lid(lid).map(|place| Gid::from_ip(place.address));
     let (src, dst) = (address(route.slid), address(route.dlid));
+    // What goes to or comes from the switch stays on the host.
+    let (src, dst) = (src.or(dst), dst.or(src));
+    let known = |gid: Option<Gid>| gid.unwrap_or(Gid::UNSPECIFIED);
+    let (src, dst) = (known(src), known(dst));
     Path { src, dst, hop_limit: path.hop_limit, ..Path::default() }
 }
 

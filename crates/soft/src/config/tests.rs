@@ -174,6 +174,8 @@ fn a_subnet_in_a_file() {
         ("IRONVERBS_LMC", "8"),
         ("IRONVERBS_LINK_LAYER", "infiniband"),
         ("IRONVERBS_SUBNET_PREFIX", "0"),
+        ("IRONVERBS_SUBNET_MANAGER", "16"),
+        ("IRONVERBS_SUBNET_MANAGER", "on"),
     ] {
         with_env(&[bad]).unwrap_err();
     }

@@ -78,7 +78,11 @@ impl Fabric {
         Seen {
             present: up().flat_map(|link| &link.gids).copied().collect(),
             served: up().filter(serves).flat_map(|link| &link.gids).copied().collect(),
-            groups: registry.joined_groups(&neighbours).into_iter().collect(),
+            // Of those of a subnet the administrator tells.
+            groups: match host.subnet {
+                Some(_) => BTreeSet::new(),
+                None => registry.joined_groups(&neighbours).into_iter().collect(),
+            },
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Who can be reached, and who comes and goes: what clusters find dead nodes by.
 //!
-//! There is no subnet administrator on RoCE, and none that is asked on InfiniBand links of ours, so the answers come
-//! from the fabric itself.
+//! On InfiniBand links the subnet's administrator tells of other hosts and of groups ([`sa`]). There is none on RoCE, so the
+//! answers come from the fabric itself.
 //! - *Reachable* is a GID of this host that a device has, and any other to which there is a route and whose own QP1
 //!   answers ([`Prober`]).
 //! - *In service* is, on this host, a GID from when its address appears on an interface that is up until it goes, and
@@ -18,6 +18,7 @@ mod local;
 mod probe;
 mod reach;
 mod remote;
+pub(crate) mod sa;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,6 +43,7 @@ use local::{Link, Seen};
 use probe::Probes;
 use reach::Ask;
 pub use reach::ReachError;
+pub(crate) use reach::record;
 
 /// The number that the Host's timers know this by.
 pub(crate) const TIMER: u32 = 0;
@@ -120,6 +122,8 @@ pub(crate) struct Fabric {
     /// The interfaces when they were last looked at.
     links: RwLock<Vec<Link>>,
     state: Mutex<State>,
+    /// Of InfiniBand links.
+    pub(crate) sa: sa::Sa,
 }
 
 #[derive(Debug, Default)]
@@ -131,6 +135,8 @@ struct State {
     asks: HashMap<ProbeId, Arc<Ask>>,
     /// GIDs of other hosts under watch.
     watched: BTreeMap<Gid, ProbeId>,
+    /// Hosts of the subnet that the steward has under watch, and whether they answered last.
+    monitored: BTreeMap<Gid, (ProbeId, Option<bool>)>,
     /// The deadline that the timers know of.
     timer: Option<Instant>,
     next_look: Option<Instant>,
@@ -161,6 +167,8 @@ impl Context {
         state.registrations.push((Arc::downgrade(self), registration));
         host.fabric.see_to_remote(&mut state, host);
         host.fabric.arm(&mut state, host);
+        drop(state);
+        host.fabric.sa.registered(host);
         Ok(())
     }
 
@@ -209,6 +217,7 @@ impl Fabric {
     fn settle(&self, state: &mut State, host: &Inner) {
         if state.registrations.is_empty() {
             self.watching.store(false, Ordering::Release);
+            self.sa.deserted();
             host.announce();
         }
         self.see_to_remote(state, host);
@@ -246,7 +255,7 @@ impl Fabric {
             probes.turn(host, ironverbs_mad::Instant(now.0));
         }
         let look = state.next_look.is_none_or(|at| at <= now) && self.is_watching();
-        state.happened();
+        let moved = state.happened();
         if look {
             state.next_look = Some(now.after(host.clock.ticks(LOOK)));
             drop(state);
@@ -254,6 +263,10 @@ impl Fabric {
             state = self.state.lock();
         }
         self.arm(&mut state, host);
+        drop(state);
+        if moved {
+            host.steward.moved(host);
+        }
     }
 
     /// A MAD for QP1; whether it was an answer to a question of ours.
@@ -261,8 +274,14 @@ impl Fabric {
         let mut state = self.state.lock();
         let Some(probes) = &mut state.probes else { return false };
         let ours = probes.prober.handle_mad(ironverbs_mad::Instant(host.now().0), path, mad);
+        let moved = ours && state.happened();
         if ours {
-            state.happened();
+            // A port that answers is asked sooner than one that was silent.
+            self.arm(&mut state, host);
+        }
+        drop(state);
+        if moved {
+            host.steward.moved(host);
         }
         ours
     }
@@ -285,6 +304,49 @@ impl Fabric {
     }
 }
 
+impl Fabric {
+    /// Keeps the hosts at the ends of these paths under watch, and no others.
+    pub(crate) fn monitor(&self, host: &Inner, paths: &[Path]) {
+        let mut state = self.state.lock();
+        let same = state.monitored.len() == paths.len()
+            && paths.iter().all(|path| state.monitored.contains_key(&path.dst));
+        if same {
+            return;
+        }
+        let gone = |gid: &Gid| !paths.iter().any(|path| path.dst == *gid);
+        let gone: Vec<Gid> = state.monitored.keys().filter(|gid| gone(gid)).copied().collect();
+        let gone: Vec<_> =
+            gone.iter().filter_map(|gid| state.monitored.remove(gid)).map(|(id, _)| id).collect();
+        let now = ironverbs_mad::Instant(host.now().0);
+        // Without sockets there is nobody to ask; it is tried again.
+        let Ok(probes) = state.probes(host) else { return };
+        gone.into_iter().for_each(|id| probes.prober.forget(id));
+        for path in paths {
+            if state.monitored.contains_key(&path.dst) {
+                continue;
+            }
+            let Ok(probes) = state.probes(host) else { return };
+            let id = probes.prober.watch(now, path);
+            probes.send(host, now);
+            state.monitored.insert(path.dst, (id, None));
+        }
+        // What is known at once nobody is told of: it is looked at anyway.
+        let _ = state.happened();
+        self.arm(&mut state, host);
+    }
+
+    /// Whether a host is under watch and does not answer.
+    pub(crate) fn is_silent(&self, gid: &Gid) -> bool {
+        let state = self.state.lock();
+        state.monitored.get(gid).is_some_and(|(_, answers)| *answers == Some(false))
+    }
+
+    /// Tells those who are registered.
+    pub(crate) fn tell(&self, kind: EventKind, gid: Gid) {
+        self.state.lock().tell(kind, gid);
+    }
+}
+
 impl State {
     /// Tells every context once that is registered for it.
     fn tell(&self, kind: EventKind, gid: Gid) {
@@ -299,8 +361,8 @@ impl State {
         }
     }
 
-    /// Takes what the probes have found out.
-    fn happened(&mut self) {
+    /// Takes what the probes have found out. Whether a host that is monitored came or went.
+    fn happened(&mut self) -> bool {
         while let Some(event) = self.probes.as_mut().and_then(|probes| probes.prober.poll_event()) {
             let (id, answers) = match event {
                 ProbeEvent::Answers(id) => (id, true),
@@ -314,6 +376,15 @@ impl State {
                 self.tell(if answers { EventKind::GidAvail } else { EventKind::GidUnavail }, gid);
             }
         }
+        let Some(probes) = &self.probes else { return false };
+        let mut moved = false;
+        for (id, answered) in self.monitored.values_mut() {
+            let answers = probes.prober.answers(*id);
+            // It is taken to be there until something else is known.
+            moved |= *answered != answers && (answered.is_some() || answers == Some(false));
+            *answered = answers;
+        }
+        moved
     }
 
     fn probes(&mut self, host: &Inner) -> Result<&mut Probes, std::io::Error> {

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
+use ironverbs_mad::subnet::{SaError, SaPath};
 use ironverbs_sys::errno::{EINTR, EINVAL, EIO, ENOMEM, ENXIO};
 use ironverbs_sys::event::{EventFd, EventMode};
 use ironverbs_sys::netlink;
 use ironverbs_transport::verbs::AhAttr;
-use ironverbs_wire::{Gid, Path};
+use ironverbs_wire::{Gid, Mtu, Path};
+use parking_lot::Mutex;
 
 use crate::cm::{self, PathRecord};
 use crate::host::Inner;
@@ -21,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How much later than it should the device's thread may be.
 const MARGIN: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether a subnet manager has come.
+const GLANCE: Duration = Duration::from_micros(500);
 
 /// Hop limit of questions.
 const HOP_LIMIT: u8 = 64;
@@ -77,6 +82,8 @@ pub(super) struct Ask {
     done: EventFd,
     /// [`OPEN`], [`YES`] or [`NO`].
     answer: AtomicU8,
+    /// What the administrator said, where it was asked.
+    path: Mutex<Option<Result<SaPath, SaError>>>,
 }
 
 const OPEN: u8 = 0;
@@ -87,6 +94,12 @@ impl Ask {
     pub(super) fn answered(&self, answers: bool) {
         self.answer.store(if answers { YES } else { NO }, Ordering::Release);
         let _ = self.done.signal();
+    }
+
+    pub(super) fn told(&self, path: Result<SaPath, SaError>) {
+        let found = path.is_ok();
+        *self.path.lock() = Some(path);
+        self.answered(found);
     }
 }
 
@@ -137,6 +150,9 @@ impl Context {
         if let Some(why) = host.wire_problem() {
             return Err(ReachError::Io(why));
         }
+        if host.subnet.is_some() {
+            return self.ask_administrator(&path, timeout.unwrap_or(PATIENCE)).map(drop);
+        }
         self.ask(&path, timeout.unwrap_or(PATIENCE))
     }
 
@@ -146,8 +162,7 @@ impl Context {
             io::ErrorKind::OutOfMemory => ReachError::NoMemory,
             _ => ReachError::Io(e.to_string()),
         };
-        let done = EventFd::new(EventMode::Counter, true).map_err(|_| ReachError::NoMemory)?;
-        let ask = Arc::new(Ask { done, answer: AtomicU8::new(OPEN) });
+        let ask = Ask::new()?;
         let id = {
             let mut state = host.fabric.state.lock();
             let probes = state.probes(host).map_err(failed)?;
@@ -160,25 +175,10 @@ impl Context {
             host.fabric.arm(&mut state, host);
             id
         };
-        let start = Instant::now();
-        let latest = timeout.saturating_add(MARGIN);
-        let result = loop {
-            match ask.answer.load(Ordering::Acquire) {
-                YES => break Ok(()),
-                NO => break Err(self.silent(&path.dst)),
-                _ => {}
-            }
-            let left = latest.saturating_sub(start.elapsed());
-            if left.is_zero() {
-                break Err(self.silent(&path.dst));
-            }
-            match ask.done.wait_for(left) {
-                Ok(_) => {}
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {
-                    break Err(ReachError::Interrupted);
-                }
-                Err(e) => break Err(failed(e)),
-            }
+        let result = match ask.wait(timeout) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.silent(&path.dst)),
+            Err(e) => Err(e),
         };
         let mut state = host.fabric.state.lock();
         if state.asks.remove(&id).is_some()
@@ -189,14 +189,58 @@ impl Context {
         result
     }
 
+    /// The path to a port, as the administrator of the subnet says.
+    fn ask_administrator(&self, path: &Path, timeout: Duration) -> Result<SaPath, ReachError> {
+        let host = self.inner();
+        let ask = Ask::new()?;
+        let time = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let id = host.fabric.sa.ask(host, path, time, &ask);
+        let result = ask.wait(timeout);
+        host.fabric.sa.cancel(id);
+        result?;
+        let gid = path.dst;
+        match ask.path.lock().take() {
+            Some(Ok(path)) => Ok(path),
+            Some(Err(e)) if e.is_absent() => {
+                Err(ReachError::NoPath { gid, why: "the subnet administrator knows none" })
+            }
+            Some(Err(SaError::Status(status))) => {
+                Err(ReachError::Io(format!("the subnet administrator says {status:#06x}")))
+            }
+            Some(Err(SaError::Aborted)) => {
+                Err(ReachError::Io("the subnet administrator broke off".to_owned()))
+            }
+            Some(Err(SaError::Silent)) | None => {
+                Err(ReachError::Io("no subnet administrator answers".to_owned()))
+            }
+        }
+    }
+
+    /// Waits until a subnet manager has said who it is, at most for `timeout`: a port that was just opened is not known
+    /// to one yet. Nothing on an Ethernet link, or where this host runs no manager.
+    pub fn await_subnet_manager(&self, timeout: Duration) {
+        let host = self.inner();
+        let start = Instant::now();
+        let waits = || {
+            host.subnet.is_some()
+                && host.has_wire()
+                && host.config.subnet_manager.value.is_some()
+                && host.subnet_manager().0 == 0
+        };
+        while waits() && start.elapsed() < timeout {
+            std::thread::sleep(GLANCE);
+        }
+    }
+
     fn silent(&self, gid: &Gid) -> ReachError {
         ReachError::NoPath { gid: *gid, why: "nobody answers there" }
     }
 
-    /// The path from this device to a GID, as address, interface and configuration say; nobody is asked.
+    /// The path from this device to a GID: as address, interface and configuration say; on an InfiniBand link as the
+    /// subnet's administrator says, who is asked unless it is known.
     ///
     /// # Errors
-    /// NoPath, or Invalid for no GID.
+    /// NoPath, or Invalid for no GID; Io where no administrator answers.
     pub fn path_record(&self, gid: &Gid) -> Result<PathRecord, ReachError> {
         if *gid == Gid::UNSPECIFIED {
             return Err(ReachError::Invalid { what: "gid", value: 0, why: "it is all zeros" });
@@ -207,6 +251,16 @@ impl Context {
         } else {
             self.path_to(gid).map_err(|_| no_path("there is no route"))?
         };
+        let host = self.inner();
+        if host.subnet.is_some() && host.has_wire() && !gid.is_multicast() {
+            let own = self.gid(1, 0).map_err(|_| no_path("the port has no GID"))?.gid;
+            let path = Path { src: own, ..path };
+            let found = match host.fabric.sa.known(host, &path.src, &path.dst) {
+                Some(found) => found,
+                None => self.ask_administrator(&path, PATIENCE)?,
+            };
+            return Ok(record(&found));
+        }
         let pkey = self.pkey(1, 0).map_err(|_| no_path("there is no partition"))?;
         Ok(PathRecord {
             dgid: path.dst,
@@ -246,6 +300,56 @@ impl Context {
         let source: Option<IpAddr> = Some(src.to_ip());
         netlink::route_through(gid.to_ip(), source, ifindex)?;
         Ok(Path { src, dst: *gid, hop_limit: HOP_LIMIT, ..Path::default() })
+    }
+}
+
+impl Ask {
+    fn new() -> Result<Arc<Ask>, ReachError> {
+        let done = EventFd::new(EventMode::Counter, true).map_err(|_| ReachError::NoMemory)?;
+        Ok(Arc::new(Ask { done, answer: AtomicU8::new(OPEN), path: Mutex::default() }))
+    }
+
+    /// Waits for the answer.
+    fn wait(&self, timeout: Duration) -> Result<bool, ReachError> {
+        let start = Instant::now();
+        let latest = timeout.saturating_add(MARGIN);
+        loop {
+            match self.answer.load(Ordering::Acquire) {
+                YES => return Ok(true),
+                NO => return Ok(false),
+                _ => {}
+            }
+            let left = latest.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            match self.done.wait_for(left) {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {
+                    return Err(ReachError::Interrupted);
+                }
+                Err(e) if e.kind() == io::ErrorKind::OutOfMemory => {
+                    return Err(ReachError::NoMemory);
+                }
+                Err(e) => return Err(ReachError::Io(e.to_string())),
+            }
+        }
+    }
+}
+
+/// A path of the administrator's.
+pub(crate) fn record(path: &SaPath) -> PathRecord {
+    PathRecord {
+        dgid: path.dgid,
+        sgid: path.sgid,
+        flow_label: path.flow_label,
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        pkey: path.pkey,
+        sl: path.sl,
+        mtu: Mtu::from_bytes_floor(128 << path.mtu.min(5)).unwrap_or(Mtu::M256),
+        rate: path.rate,
+        packet_life_time: path.life_time,
     }
 }
 

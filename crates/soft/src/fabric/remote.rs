@@ -45,6 +45,10 @@ impl Fabric {
     /// Who is to be watched, and by which path; none where there is no route at the moment.
     fn wanted(&self, state: &State, host: &Inner) -> BTreeMap<Gid, Option<Path>> {
         let mut wanted = BTreeMap::new();
+        // Of those of a subnet the administrator tells.
+        if host.subnet.is_some() {
+            return wanted;
+        }
         let mut all = false;
         for (context, registration) in &state.registrations {
             let Some(context) = context.upgrade() else { continue };

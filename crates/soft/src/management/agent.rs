@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Arc, Weak};
 
+use ironverbs_mad::rmpp::{self, Part, Receiver, Sender};
 use ironverbs_sys::event::{EventFd, EventMode};
 use ironverbs_transport::device::Instant;
 use ironverbs_transport::verbs::AhAttr;
@@ -12,7 +13,6 @@ use ironverbs_wire::Path;
 use ironverbs_wire::mad::{GSI_QPN, MAD_LEN, Mad, MadHeader};
 use parking_lot::Mutex;
 
-use super::rmpp::{self, Incoming, Kind, Outgoing};
 use super::{header, is_response, told_lid};
 use crate::host::Inner;
 use crate::registry::Claim;
@@ -33,6 +33,15 @@ const MOST_AGENTS: usize = 256;
 const MOST_WAITING: usize = 4096;
 /// Requests of one port that may wait for an answer.
 const MOST_PENDING: usize = 4096;
+
+/// Agents that are no program's: the subnet manager with the administrator, and their client.
+pub(super) const MANAGER: u32 = 0;
+pub(crate) const SA_CLIENT: u32 = (1 << BITS) - 1;
+
+/// The number of an agent of the process in a slot.
+pub(crate) fn number(slot: u16, agent: u32) -> u32 {
+    u32::from(slot) << BITS | agent & SA_CLIENT
+}
 
 /// The slot of an agent's process.
 pub(super) fn slot_of(number: u32) -> u16 {
@@ -106,15 +115,14 @@ struct Long<T> {
     path: Path,
     pkey: u16,
     state: T,
+    /// Of one that comes, when it is forgotten.
     deadline: Instant,
-    tries: u32,
 }
 
 /// Long messages of one port that may be under way in either direction.
 const MOST_LONG: usize = 64;
-/// How often a part of a long message is sent again, and after which time in nanoseconds (IBA 13.6.2.3).
-const LONG_TRIES: u32 = 8;
-const LONG_PAUSE: u64 = 250_000_000;
+/// How long the next part of a long message may take, in nanoseconds (IBA 13.6.2.3).
+const LONG_PAUSE: u64 = 2_000_000_000;
 
 #[derive(Debug)]
 struct Pending {
@@ -138,8 +146,8 @@ pub struct MadPort {
     event: EventFd,
     received: Mutex<VecDeque<ReceivedMad>>,
     pending: Mutex<Vec<Pending>>,
-    incoming: Mutex<Vec<Long<Incoming>>>,
-    outgoing: Mutex<Vec<Long<Outgoing>>>,
+    incoming: Mutex<Vec<Long<Receiver>>>,
+    outgoing: Mutex<Vec<Long<Sender>>>,
     /// Numbers of its agents by the ids that the program knows.
     agents: Mutex<Vec<Option<u32>>>,
 }
@@ -206,7 +214,7 @@ impl MadPort {
         }
         let slot = host.registry().map_or(0, |registry| registry.slot());
         let count = host.management.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let number = u32::from(slot) << BITS | count.wrapping_add(1) & ((1 << BITS) - 1);
+        let number = number(slot, count % (SA_CLIENT - 1) + 1);
         if methods != 0 {
             let busy = Error::Busy { what: "management class", users: 1 };
             if agents.values().any(|a| (a.qpn, a.class) == (qpn, class) && a.methods & methods != 0)
@@ -304,6 +312,8 @@ impl MadPort {
             if let Some(room) = mad.get_mut(8..16) {
                 room.copy_from_slice(&tid.to_be_bytes());
             }
+            // A transaction that begins anew has nothing to do with one of the same name that is over.
+            self.incoming.lock().retain(|l| (l.agent, l.tid as u32) != (number, tid as u32));
             if timeout > 0 && !long {
                 let now = host.now();
                 let timeout = host.clock.ticks(u64::from(timeout) * 1_000_000).max(1);
@@ -349,19 +359,19 @@ impl MadPort {
         let value = message.len() as u64;
         let why = "it cannot be cut into segments";
         let invalid = Error::Invalid { what: "message of a length that", value, why };
-        let mut state = Outgoing::new(message).ok_or(invalid)?;
-        let first = state.next();
-        let deadline = host.now().after(host.clock.ticks(LONG_PAUSE).max(1));
+        let at = rmpp::data_offset(message.get(1).copied().unwrap_or(0));
+        let (head, data) = message.split_at_checked(at).ok_or(invalid)?;
+        let mut whole = [0; MAD_LEN];
+        whole.iter_mut().zip(head).for_each(|(to, from)| *to = *from);
+        let state = Sender::new(&whole, data.to_vec());
         let mut outgoing = self.outgoing.lock();
         if outgoing.len() >= MOST_LONG {
             return Err(Error::NoMemory { what: "long message" });
         }
-        outgoing.push(Long { agent, tid, path, pkey, state, deadline, tries: LONG_TRIES });
+        let deadline = host.now();
+        outgoing.push(Long { agent, tid, path, pkey, state, deadline });
         drop(outgoing);
-        host.add_timer(deadline, TIMER);
-        if let Some(first) = first {
-            super::send(host, &path, GSI_QPN, pkey, &first);
-        }
+        self.send_parts(host);
         Ok(())
     }
 
@@ -382,58 +392,47 @@ impl MadPort {
         let same = |of: u32, with: u64, way: &Path| {
             of == agent && with as u32 == tid as u32 && way.src == path.src
         };
-        match rmpp::kind(mad) {
-            Kind::Data => {
+        match rmpp::part(mad) {
+            Part::Data => {
                 let mut incoming = self.incoming.lock();
                 let at = match incoming.iter().position(|l| same(l.agent, l.tid, &l.path)) {
                     Some(at) => at,
                     None if incoming.len() >= MOST_LONG => return None,
                     None => {
-                        let (state, tries) = (Incoming::new(), LONG_TRIES);
-                        let path = *path;
-                        incoming.push(Long { agent, tid, path, pkey, state, deadline, tries });
+                        let (state, path) = (Receiver::new(), *path);
+                        incoming.push(Long { agent, tid, path, pkey, state, deadline });
                         host.add_timer(deadline, TIMER);
                         incoming.len() - 1
                     }
                 };
                 let long = incoming.get_mut(at)?;
-                long.tries = LONG_TRIES;
-                let taken = long.state.take(mad);
-                if taken.message.is_some() {
+                long.deadline = deadline;
+                let step = long.state.handle(mad);
+                // What is complete stays until it is forgotten: the last acknowledgement may be lost.
+                if step.failed {
                     incoming.swap_remove(at);
                 }
                 drop(incoming);
-                if let Some(ack) = taken.ack {
-                    super::send(host, &back, GSI_QPN, pkey, &ack);
+                if let Some(reply) = step.reply {
+                    super::send(host, &back, GSI_QPN, pkey, &reply);
                 }
-                taken.message
+                step.done
             }
-            Kind::Ack => {
-                let mut outgoing = self.outgoing.lock();
-                let to_them = |l: &Long<Outgoing>| {
+            Part::Ack | Part::End => {
+                let to_them = |l: &Long<Sender>| {
                     l.agent == agent && l.tid as u32 == tid as u32 && l.path.dst == path.src
                 };
-                let at = outgoing.iter().position(to_them)?;
-                let long = outgoing.get_mut(at)?;
-                long.tries = LONG_TRIES;
-                long.deadline = deadline;
-                let (way, mut parts) = (long.path, Vec::new());
-                if long.state.acknowledge(mad) {
-                    outgoing.swap_remove(at);
-                } else {
-                    parts.extend(std::iter::from_fn(|| long.state.next()));
-                    host.add_timer(deadline, TIMER);
+                let time = ironverbs_mad::Instant(now.0);
+                for long in self.outgoing.lock().iter_mut().filter(|long| to_them(long)) {
+                    long.state.handle(time, mad);
                 }
-                drop(outgoing);
-                for part in parts {
-                    super::send(host, &way, GSI_QPN, pkey, &part);
+                if rmpp::part(mad) == Part::End {
+                    self.incoming.lock().retain(|l| !same(l.agent, l.tid, &l.path));
                 }
+                self.send_parts(host);
                 None
             }
-            Kind::End | Kind::None => {
-                self.incoming.lock().retain(|l| !same(l.agent, l.tid, &l.path));
-                None
-            }
+            Part::None => None,
         }
     }
 
@@ -464,33 +463,28 @@ impl MadPort {
         self.event.as_fd().as_raw_fd()
     }
 
-    /// Sends parts of long messages again of which nothing was heard, and forgets messages that came to no end.
-    fn repeat_long(&self, host: &Inner, now: Instant) {
-        let pause = host.clock.ticks(LONG_PAUSE).max(1);
-        let mut again = Vec::new();
+    /// Sends what there is to send of long messages, and forgets those that are over.
+    fn send_parts(&self, host: &Inner) {
+        let now = ironverbs_mad::Instant(host.now().0);
+        let mut parts = Vec::new();
         self.outgoing.lock().retain_mut(|long| {
-            if long.deadline > now {
-                return true;
+            let abort = long.state.handle_timeout(now);
+            let next = std::iter::from_fn(|| long.state.poll_transmit(now));
+            parts.extend(abort.into_iter().chain(next).map(|part| (long.path, long.pkey, part)));
+            if let Some(at) = long.state.next_timeout() {
+                host.add_timer(Instant(at.0), TIMER);
             }
-            long.tries = long.tries.saturating_sub(1);
-            long.deadline = now.after(pause);
-            host.add_timer(long.deadline, TIMER);
-            long.state.rewind();
-            again.extend(long.state.next().map(|part| (long.path, long.pkey, part)));
-            long.tries > 0
+            !(long.state.is_done() || long.state.has_failed())
         });
-        self.incoming.lock().retain_mut(|long| {
-            if long.deadline > now {
-                return true;
-            }
-            long.tries = long.tries.saturating_sub(1);
-            long.deadline = now.after(pause);
-            host.add_timer(long.deadline, TIMER);
-            long.tries > 0
-        });
-        for (path, pkey, part) in again {
+        for (path, pkey, part) in parts {
             super::send(host, &path, GSI_QPN, pkey, &part);
         }
+    }
+
+    /// Sends parts of long messages again of which nothing was heard, and forgets messages that came to no end.
+    fn repeat_long(&self, host: &Inner, now: Instant) {
+        self.incoming.lock().retain(|long| long.deadline > now);
+        self.send_parts(host);
     }
 
     fn push(&self, mad: ReceivedMad) {
@@ -535,7 +529,7 @@ impl Manager {
         let (id, rmpp) = agent.map_or((0, false), |agent| (agent.id, agent.rmpp));
         let header = header(mad);
         let mut message = mad.to_vec();
-        if rmpp && rmpp::kind(mad) != Kind::None {
+        if rmpp && rmpp::part(mad) != Part::None {
             // A request that is answered in parts is answered.
             let mut pending = port.pending.lock();
             let now = host.now();

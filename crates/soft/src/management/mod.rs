@@ -8,14 +8,15 @@
 mod agent;
 mod counters;
 mod port;
-mod rmpp;
 mod smp;
+pub(crate) mod steward;
 
 use ironverbs_transport::device::{Instant, Sink};
 use ironverbs_wire::ib::PERMISSIVE_LID;
 use ironverbs_wire::mad::{GSI_QKEY, GSI_QPN, MAD_LEN, Mad, MadHeader, cm};
 use ironverbs_wire::{Bth, Deth, Op, Opcode, Packet, Path, Service};
 
+use agent::{MANAGER, SA_CLIENT};
 pub use agent::{MadAddress, MadPort, ReceivedMad};
 pub(crate) use agent::{Manager, TIMER};
 
@@ -31,6 +32,10 @@ pub(crate) const SMI_QPN: u32 = 0;
 const SUBN_LID: u8 = 0x01;
 const SUBN_DIRECTED: u8 = 0x81;
 const PERFORMANCE: u8 = 0x04;
+
+/// The administrator's class, and the method of its reports.
+const SUBN_ADM: u8 = 0x03;
+const REPORT: u8 = 0x06;
 
 /// Methods (IBA 13.4.5).
 const GET: u8 = 0x01;
@@ -93,6 +98,12 @@ pub(crate) fn take(
         }
         To::Agent(agent) => {
             let source = packet.deth.map_or(qpn, |deth| deth.src_qpn);
+            if agent & SA_CLIENT == MANAGER {
+                return host.steward.receive(host, path, qpn, packet.bth.pkey, mad);
+            }
+            if agent & SA_CLIENT == SA_CLIENT {
+                return host.fabric.sa.receive(host, path, mad);
+            }
             host.management.deliver(host, agent, path, source, packet.bth.pkey, mad);
         }
         To::Slot(slot) => {
@@ -145,8 +156,23 @@ fn addressee(host: &Inner, subnet: &Subnet, path: &Path, qpn: u32, mad: &Mad) ->
         (GSI_QPN, PERFORMANCE) => true,
         _ => false,
     };
+    let steward =
+        || host.registry().and_then(|registry| Some((registry, steward::slot(registry)?)));
     if own && let Some(target) = target {
-        return To::Node(target);
+        // The steward knows which hosts are there, and is to hear who manages the subnet.
+        let concerns = qpn == SMI_QPN && (header.method == SET || target == Target::Switch);
+        return match steward().filter(|(registry, slot)| concerns && *slot != registry.slot()) {
+            Some((_, slot)) => To::Slot(slot),
+            None => To::Node(target),
+        };
+    }
+    if (qpn, header.class, header.method) == (GSI_QPN, SUBN_ADM, REPORT)
+        && let Some((registry, slot)) = steward()
+    {
+        return match slot == registry.slot() {
+            true => To::Agent(agent::number(slot, MANAGER)),
+            false => To::Slot(slot),
+        };
     }
     let Some(registry) = host.registry() else {
         return host.management.taker(qpn, &header).map_or(To::Nobody, To::Agent);
@@ -154,8 +180,20 @@ fn addressee(host: &Inner, subnet: &Subnet, path: &Path, qpn: u32, mad: &Mad) ->
     match registry.listener(agent::service(qpn, header.class).into(), &path.dst) {
         Some(slot) if slot != registry.slot() => To::Slot(slot),
         Some(_) => host.management.taker(qpn, &header).map_or(To::Nobody, To::Agent),
-        None => To::Nobody,
+        None => match (qpn, header.class, steward()) {
+            (SMI_QPN, SUBN_LID | SUBN_DIRECTED, Some((_, slot)))
+            | (GSI_QPN, SUBN_ADM, Some((_, slot))) => match slot == registry.slot() {
+                true => To::Agent(agent::number(slot, MANAGER)),
+                false => To::Slot(slot),
+            },
+            _ => To::Nobody,
+        },
     }
+}
+
+/// The number of the administrator's client in the process in a slot.
+pub(crate) fn sa_number(slot: u16) -> u32 {
+    agent::number(slot, SA_CLIENT)
 }
 
 /// What a node says to a request; None: nothing.

@@ -142,8 +142,11 @@ impl<'a> Node<'a> {
         data[16..18].copy_from_slice(&lid.to_be_bytes());
         if base {
             data[18..20].copy_from_slice(&sm_lid.to_be_bytes());
-            let local = self.is_local_port() && self.host.has_manager();
-            let capabilities = limits::IB_PORT_CAPABILITIES | if local { 1 << 1 } else { 0 };
+            let manages = match self.target {
+                Target::Port(place) => super::steward::is_at(self.host, &place),
+                Target::Switch => false,
+            };
+            let capabilities = limits::IB_PORT_CAPABILITIES | if manages { 1 << 1 } else { 0 };
             data[20..24].copy_from_slice(&capabilities.to_be_bytes());
         }
         data[28] = match self.target {
@@ -183,23 +186,21 @@ impl<'a> Node<'a> {
             return false;
         }
         if let (true, Target::Port(_)) = (base, self.target) {
-            self.host.set_subnet_manager(manager, given[36] & 0x0f);
+            // ClientReregister (IBA 14.4.12).
+            let anew = given[51] & 0x80 != 0;
+            self.host.set_subnet_manager(manager, given[36] & 0x0f, anew);
         }
         true
     }
 
     /// Whether the cable at a port of the switch ends somewhere, as far as is known here: a port of this host that is
-    /// down does not, and of other hosts nothing is known but by asking them.
+    /// down does not, nor that of a host under watch that is silent.
     fn is_present(&self, port: u32) -> bool {
         let Some(place) = self.subnet.of_number(port as usize) else { return false };
         if !self.host.is_local(&place.gid) {
-            return true;
+            return !self.host.fabric.is_silent(&place.gid);
         }
         let devices = self.host.present_devices();
         devices.iter().any(|device| device.place() == Some(place) && device.link().0)
-    }
-
-    fn is_local_port(&self) -> bool {
-        matches!(self.target, Target::Port(_))
     }
 }

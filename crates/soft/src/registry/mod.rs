@@ -288,6 +288,13 @@ impl Registry {
         }
     }
 
+    /// The slots that have a process, as far as is known.
+    pub(crate) fn tenants(&self) -> Vec<u16> {
+        let Some(member) = self.member() else { return Vec::new() };
+        let table = &member.group.table;
+        (0..table.sockets()).filter(|slot| table.tenant(*slot).is_some()).collect()
+    }
+
     /// Whether a process is in the slot, as far as is known.
     pub(crate) fn has_tenant(&self, slot: u16) -> bool {
         self.member().is_some_and(|member| member.group.table.tenant(slot).is_some())
