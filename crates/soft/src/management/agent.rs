@@ -304,7 +304,7 @@ impl MadPort {
             None => mad.iter_mut().zip(message).for_each(|(to, from)| *to = *from),
         }
         let asked = header(&mad);
-        let path = self.path(to, &asked)?;
+        let path = self.path(to, &asked, super::smp::begins_by_lid(&mad))?;
         let pkey = self.context.pkey(1, to.pkey_index.into())?;
         if !is_response(&asked) {
             // As umad(7): the upper half is the system's.
@@ -436,10 +436,10 @@ impl MadPort {
         }
     }
 
-    /// The way to an address; that of a directed route is in the MAD.
-    fn path(&self, to: &MadAddress, header: &MadHeader) -> Result<Path, Error> {
+    /// The way to an address; that of a directed route is in the MAD, but for a part `by_lid` before it.
+    fn path(&self, to: &MadAddress, header: &MadHeader, by_lid: bool) -> Result<Path, Error> {
         let mut ah = AhAttr { port_num: 1, ..to.ah };
-        if header.class == super::SUBN_DIRECTED {
+        if header.class == super::SUBN_DIRECTED && !by_lid {
             ah = AhAttr { dlid: self.context.port(1)?.lid, port_num: 1, ..AhAttr::default() };
         }
         self.context.resolve(&ah)

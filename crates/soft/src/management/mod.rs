@@ -209,7 +209,8 @@ fn answer(host: &Inner, subnet: &Subnet, target: &Target, path: &Path, mad: &Mad
 }
 
 /// Where a MAD goes. A directed route is that of its initial path (IBA 14.2.2): from a port there is one way, to the
-/// switch, and from there one to each port. None: it leads nowhere.
+/// switch, and from there one to each port. It begins at the sender, or where its first part by LID ends. None: it leads
+/// nowhere.
 fn directed(subnet: &Subnet, path: &Path, mad: &Mad) -> Option<Path> {
     let header = header(mad);
     if header.class != SUBN_DIRECTED || is_response(&header) {
@@ -221,13 +222,20 @@ fn directed(subnet: &Subnet, path: &Path, mad: &Mad) -> Option<Path> {
         let ib = ironverbs_wire::IbRoute { slid: own.lid, dlid: lid, sl: 0, grh: false };
         Some(Path { src: own.gid, dst: gid, ib: Some(ib), ..Path::default() })
     };
-    match smp::initial_path(mad)? {
-        [] => to(own.lid, own.gid),
-        [1] => to(subnet.switch_lid(), ironverbs_wire::Gid::UNSPECIFIED),
-        &[1, port] => {
-            let place = subnet.of_number(port.into())?;
-            to(place.lid, place.gid)
+    let switch = || to(subnet.switch_lid(), ironverbs_wire::Gid::UNSPECIFIED);
+    let port = |number: u8| {
+        let place = subnet.of_number(number.into())?;
+        to(place.lid, place.gid)
+    };
+    let by_lid = smp::begins_by_lid(mad);
+    let begins_at_switch = by_lid && route.dlid == subnet.switch_lid();
+    match (begins_at_switch, smp::initial_path(mad)?) {
+        (false, []) => {
+            let start = if by_lid { subnet.of_lid(route.dlid)? } else { own };
+            to(start.lid, start.gid)
         }
+        (true, []) | (false, [1]) => switch(),
+        (true, &[number]) | (false, &[1, number]) => port(number),
         _ => None,
     }
 }

@@ -45,6 +45,11 @@ pub(super) fn initial_path(mad: &Mad) -> Option<&[u8]> {
     (hops <= LONGEST_PATH).then(|| mad.get(INITIAL_PATH + 1..=INITIAL_PATH + hops)).flatten()
 }
 
+/// Whether a directed route has a part by LID before it: DrSLID is not the permissive LID (IBA 14.2.2).
+pub(super) fn begins_by_lid(mad: &Mad) -> bool {
+    mad[32..34] != [0xff; 2]
+}
+
 /// What the node says to a Get or Set. A Set changes what a subnet manager may change here: whose port it is. All
 /// else follows from the configuration, and is told as it is.
 pub(super) fn answer(node: &Node<'_>, mad: &Mad) -> Option<Mad> {
