@@ -189,9 +189,9 @@ fn nothing_that_comes_makes_it_fail() {
             client.query(now, SaQuery::paths_from(&gid), SECOND);
             while let Some(mut mad) = client.poll_transmit() {
                 mad[3] |= 0x80;
-                for at in 24..256 {
+                for byte in mad.iter_mut().skip(24) {
                     if rng.percent(20) {
-                        mad[at] = rng.below(256) as u8;
+                        *byte = rng.below(256) as u8;
                     }
                 }
                 if rng.percent(70) {
