@@ -328,7 +328,9 @@ fn opensm(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
         &subnet.says(case, 1, "saquery", &["-p", "--src-to-dst", "2:1"])?,
         &["dlid....................1", "slid....................2"],
     )?;
-    rping(case, subnet)?;
+    let server = ["-s", "-a", subnet.address, "-C", "10", "-v"];
+    let client = ["-c", "-a", subnet.address, "-C", "10", "-v"];
+    meet(case, subnet, "rping", &server, &client, "rdma-ping-9")?;
     drop(agents);
     Ok(())
 }
