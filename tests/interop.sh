@@ -261,9 +261,9 @@ pyverbs_ends() {
   wait $pyverbs
   local passed missing
   # A test is named, perhaps described in a line of its own, and its verdict follows.
-  passed=$(sed -n 's/^test_[a-z0-9_]* (tests\.\([^)]*\)).*/\1/p; s/.*\.\.\. ok$/ok/p; s/^ok$/ok/p' "$logs/pyverbs.log" |
-    awk '$1 == "ok" { print name; next } { name = $1 }' | sort)
-  missing=$(comm -13 - "$(dirname "$0")/pyverbs-rxe.txt" <<<"$passed")
+  passed=$(awk '/^test_[a-z0-9_]* \(tests\./ { name = $2; gsub(/^\(tests\.|\)$/, "", name) }
+    /(^| \.\.\. )ok$/ { print name }' "$logs/pyverbs.log" | LC_ALL=C sort)
+  missing=$(LC_ALL=C comm -13 - "$(dirname "$0")/pyverbs-rxe.txt" <<<"$passed")
   if [[ $missing ]]; then
     echo "FAILED driver-pyverbs: $(wc -l <<<"$missing") tests do not pass: $(tr '\n' ' ' <<<"$missing")"
     tail -n 40 "$logs/pyverbs.log"
