@@ -61,6 +61,7 @@ fn every_variable_is_read_back_from_entries() {
         ("IRONVERBS_SUBNET_PREFIX", "0xfe80000000001234"),
         ("IRONVERBS_LMC", "2"),
         ("IRONVERBS_PKEYS", "0xffff,0x8001,0x0002"),
+        ("IRONVERBS_SUBNET_MANAGER", "9"),
         ("IRONVERBS_EXPLAIN", "true"),
     ];
     let entries = with_env(&list).unwrap().entries();
