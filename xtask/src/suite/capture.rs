@@ -95,15 +95,15 @@ fn every_message(case: &mut Case) -> Outcome {
 fn connections(case: &mut Case, joined: &Joined, user: &User, family: Family) -> Outcome {
     let address = Joined::address(End::A, family);
     let traffic = |case: &mut Case| {
-        // Somebody whom nobody listens for yet.
-        let client = || joined.b.within(user.runs("ucmatose").args(["-s", address]));
-        case.start(&client())?.wait(case.deadline())?;
-        for (name, server, client) in [("ucmatose", "-b", "-s"), ("udaddy", "-b", "-s")] {
-            let server = joined.a.within(user.runs(name).args([server, address]));
-            let client = joined.b.within(user.runs(name).args([client, address]));
-            let server = case.start(&server)?;
+        let server = |name| joined.a.within(user.runs(name).args(["-b", address]));
+        let client = |name| joined.b.within(user.runs(name).args(["-s", address]));
+        let datagrams = case.start(&server("udaddy"))?;
+        // A host that has a server, of another port: whoever asks before that one runs asks again soon.
+        case.start(&client("ucmatose"))?.wait(case.deadline())?;
+        let connections = case.start(&server("ucmatose"))?;
+        for (name, server) in [("udaddy", datagrams), ("ucmatose", connections)] {
             // Which comes again until the server is there.
-            while !case.start(&client)?.wait(case.deadline())?.status.success() {
+            while !case.start(&client(name))?.wait(case.deadline())?.status.success() {
                 pause();
             }
             server.wait(case.deadline())?.success()?;
