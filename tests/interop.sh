@@ -61,6 +61,20 @@ descendants() {
   for child in $(cat "/proc/$1/task/$1/children" 2>/dev/null); do descendants "$child"; done
 }
 
+# Whether a server that leaves nothing to see waits for its clients: it has been asleep, in one sleep, for half a second. Of
+# several requests of a client that comes too early one may be refused and the next one taken.
+asleep() { # PROGRAM
+  local leaf name before after
+  leaf=$(descendants "$pid" | tail -n 1)
+  read -r name _ <<<"$1"
+  name=${name##*/}
+  [[ $(cat "/proc/$leaf/comm" 2>/dev/null) == "${name:0:15}" ]] || return
+  before=$(grep -E "^State|^voluntary" "/proc/$leaf/status")
+  sleep 0.5
+  after=$(grep -E "^State|^voluntary" "/proc/$leaf/status")
+  [[ $before == *sleeping* && $before == "$after" ]]
+}
+
 # Whether the server on that side is ready for clients, by what its program leaves to see.
 ready() { # SIDE PROGRAM LOG
   local space=() port=$port
@@ -70,7 +84,7 @@ ready() { # SIDE PROGRAM LOG
     *ib_*" -R"*) grep -q "Waiting for client to connect" "$3" && sleep 1 ;;
     *ib_*) [[ $("${space[@]}" ss -Hltn "sport = :$port") ]] ;;
     *mckey*) grep -q "receiving data transfers" "$3" && sleep 0.5 ;;
-    *) sleep 1 ;; # Its client is refused, and tries again.
+    *) asleep "$2" ;;
   esac
 }
 

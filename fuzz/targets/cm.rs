@@ -82,7 +82,7 @@ impl World {
             }
             Event::SidrRequest(request) => return self.sidrs.push(request.sidr),
             Event::SidrReply(reply) => return self.sidrs.retain(|sidr| *sidr != reply.sidr),
-            Event::SidrFailed { sidr } => return self.sidrs.retain(|other| *other != sidr),
+            Event::SidrFailed { sidr, .. } => return self.sidrs.retain(|other| *other != sidr),
             Event::Reply(reply) => (reply.conn, &[Phase::Asking], Some(Phase::Replied)),
             Event::Established { conn, .. } => (conn, &[Phase::Accepted], Some(Phase::Up)),
             Event::Rejected { conn, .. } | Event::Failed { conn, .. } => {
