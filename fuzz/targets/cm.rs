@@ -80,6 +80,18 @@ impl World {
                 self.conns.push((request.conn, Phase::Asked));
                 return;
             }
+            Event::Displaced { conn } => {
+                // What a program has not looked at; here it has seen nothing yet.
+                if self.conns.contains(&(conn, Phase::Asked)) {
+                    self.cm.abandon(conn);
+                    self.conns.retain(|(other, _)| *other != conn);
+                }
+                return;
+            }
+            Event::SidrDisplaced { sidr } => {
+                self.cm.sidr_abandon(sidr);
+                return self.sidrs.retain(|other| *other != sidr);
+            }
             Event::SidrRequest(request) => return self.sidrs.push(request.sidr),
             Event::SidrReply(reply) => return self.sidrs.retain(|sidr| *sidr != reply.sidr),
             Event::SidrFailed { sidr, .. } => return self.sidrs.retain(|other| *other != sidr),
