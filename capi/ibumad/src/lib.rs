@@ -2,6 +2,11 @@
 //! where the process's one device stack is (`capi/ibverbs/src/umad`).
 
 mod exports;
+#[path = "../../foreign.rs"]
 mod foreign;
 #[path = "../../stubs.rs"]
 mod stubs;
+
+/// What this library is called, and which version of it programs ask for.
+const LIBRARY: &str = "libibumad";
+const SONAME: &str = "libibumad.so.3";

@@ -74,15 +74,24 @@ pub(crate) fn send(sender: &mut Sender, host: &Inner, path: &Path, packet: &Pack
     let devices = host.present_devices();
     let device = devices.iter().find(|device| device.has_gid(&path.src));
     sender.begin(device.map_or(0, |device| device.ifindex()));
-    let len = Packet::header_len(packet.service, packet.op) + packet.payload.len();
-    if let Some(room) = sender.reserve(path, GSI_QPN, len) {
-        let headers = packet.emit_header(room);
-        if let Some(body) = room.get_mut(headers..) {
-            body.copy_from_slice(packet.payload);
-        }
+    if let Some(room) = sender.reserve(path, GSI_QPN, len(packet)) {
+        write(packet, room);
         sender.commit();
     }
     sender.flush();
+}
+
+/// Bytes from the BTH to the end of the MAD.
+pub(crate) fn len(packet: &Packet<'_>) -> usize {
+    Packet::header_len(packet.service, packet.op) + packet.payload.len()
+}
+
+/// Writes those bytes.
+pub(crate) fn write(packet: &Packet<'_>, out: &mut [u8]) {
+    let headers = packet.emit_header(out);
+    if let Some(room) = out.get_mut(headers..).filter(|room| room.len() == packet.payload.len()) {
+        room.copy_from_slice(packet.payload);
+    }
 }
 
 #[derive(Debug)]

@@ -150,66 +150,6 @@ pub(crate) struct verbs_flow_action {
 pub(crate) const IBV_FLOW_ACTION_ESP: c_int = 1;
 
 #[repr(C)]
-pub(crate) struct driver_wq {
-    pub(crate) context: *mut ibv_context,
-    pub(crate) wq_context: *mut c_void,
-    pub(crate) pd: *mut ibv_pd,
-    pub(crate) cq: *mut ibv_cq,
-    pub(crate) wq_num: u32,
-    pub(crate) handle: u32,
-    pub(crate) state: u32,
-    pub(crate) wq_type: u32,
-    pub(crate) post_recv: Unused,
-    pub(crate) mutex: libc::pthread_mutex_t,
-    pub(crate) cond: libc::pthread_cond_t,
-    pub(crate) events_completed: u32,
-    pub(crate) comp_mask: u32,
-}
-
-#[repr(C)]
-pub(crate) struct driver_wq_init_attr {
-    pub(crate) wq_context: *mut c_void,
-    pub(crate) wq_type: u32,
-    pub(crate) max_wr: u32,
-    pub(crate) max_sge: u32,
-    pub(crate) pd: *mut ibv_pd,
-    pub(crate) cq: *mut ibv_cq,
-    pub(crate) comp_mask: u32,
-    pub(crate) create_flags: u32,
-}
-
-#[repr(C)]
-pub(crate) struct driver_wq_attr {
-    pub(crate) attr_mask: u32,
-    pub(crate) wq_state: u32,
-    pub(crate) curr_wq_state: u32,
-    pub(crate) flags: u32,
-    pub(crate) flags_mask: u32,
-}
-
-#[repr(C)]
-pub(crate) struct driver_table {
-    pub(crate) context: *mut ibv_context,
-    pub(crate) ind_tbl_handle: c_int,
-    pub(crate) ind_tbl_num: c_int,
-    pub(crate) comp_mask: u32,
-}
-
-#[repr(C)]
-pub(crate) struct driver_table_init_attr {
-    pub(crate) log_ind_tbl_size: u32,
-    pub(crate) ind_tbl: *mut *mut driver_wq,
-    pub(crate) comp_mask: u32,
-}
-
-#[repr(C)]
-pub(crate) struct driver_flow {
-    pub(crate) comp_mask: u32,
-    pub(crate) context: *mut ibv_context,
-    pub(crate) handle: u32,
-}
-
-#[repr(C)]
 pub(crate) struct driver_esp_attr {
     pub(crate) esp_attr: *const u8,
     pub(crate) keymat_proto: u32,
@@ -298,7 +238,7 @@ mod layout {
     const _: () = assert!(size_of::<verbs_mr>() == 56);
     const _: () = assert!(size_of::<verbs_srq>() == 160);
     const _: () = assert!(size_of::<verbs_qp>() == 368);
-    const _: () = assert!(size_of::<driver_wq>() == 152);
+    const _: () = assert!(size_of::<ibv_wq>() == 152);
     const _: () = assert!(size_of::<verbs_context_ops>() == 76 * 8);
     const _: () = assert!(offset_of!(ibv_command_buffer, hdr) == 32);
     const _: () = assert!(offset_of!(ibv_command_buffer, attrs) == 56);

@@ -8,7 +8,6 @@ use ironverbs_kernel::event;
 use ironverbs_sys::uverbs;
 
 use super::Driven;
-use super::abi::driver_wq;
 use crate::abi::*;
 use crate::events::{Source, source};
 use crate::fail;
@@ -112,7 +111,7 @@ pub(super) unsafe fn ack_async_event(event: *const ibv_async_event) {
                 acknowledge(&raw mut (*srq).mutex, &raw mut (*srq).cond, count, 1);
             }
             _ if event.event_type == WQ_FATAL => {
-                let wq = event.element.qp.cast::<driver_wq>();
+                let wq = event.element.qp.cast::<ibv_wq>();
                 let count = &raw mut (*wq).events_completed;
                 acknowledge(&raw mut (*wq).mutex, &raw mut (*wq).cond, count, 1);
             }

@@ -84,7 +84,7 @@ unsafe fn rule(kind: u32, rule: &[u8]) -> Result<Vec<u8>, Errno> {
 /// `ibv_cmd_create_flow`.
 pub(crate) unsafe extern "C" fn cmd_create_flow(
     qp: *mut ibv_qp,
-    flow: *mut driver_flow,
+    flow: *mut ibv_flow,
     attr: *const driver_flow_attr,
     ucmd: *mut c_void,
     ucmd_size: usize,
@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn cmd_create_flow(
 }
 
 /// `ibv_cmd_destroy_flow`.
-pub(crate) unsafe extern "C" fn cmd_destroy_flow(flow: *mut driver_flow) -> c_int {
+pub(crate) unsafe extern "C" fn cmd_destroy_flow(flow: *mut ibv_flow) -> c_int {
     let work = || {
         // SAFETY: the driver's promise.
         unsafe {

@@ -56,11 +56,11 @@ unsafe fn make_qp(
             if has(MASK_IND_TABLE) {
                 let cap = (*attr).cap;
                 let receives = cap.max_recv_wr != 0 || cap.max_recv_sge != 0;
-                let table_of = (*attr).rwq_ind_tbl.cast::<driver_table>();
+                let table_of = (*attr).rwq_ind_tbl.cast::<ibv_rwq_ind_table>();
                 if receives || !(*attr).recv_cq.is_null() || srq.is_some() || table_of.is_null() {
                     return Err(libc::EINVAL);
                 }
-                table = Some((*table_of).ind_tbl_handle as u32);
+                table = Some((*table_of).ind_tbl_handle);
                 if cap.max_send_wr != 0 {
                     send_cq = cq((*attr).send_cq)?;
                 }

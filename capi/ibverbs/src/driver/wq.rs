@@ -8,7 +8,6 @@ use std::ptr;
 use ironverbs_kernel::command::{EXTENDED_HEADER, Response};
 use ironverbs_kernel::queue::{self, CreateWq};
 
-use super::abi::*;
 use super::command::{Errno, Extra, ended, issue, status, wait};
 use crate::abi::*;
 
@@ -23,8 +22,8 @@ const KNOWN_FLAGS: u32 = 0xf;
 /// `ibv_cmd_create_wq`.
 pub(crate) unsafe extern "C" fn cmd_create_wq(
     context: *mut ibv_context,
-    attr: *mut driver_wq_init_attr,
-    wq: *mut driver_wq,
+    attr: *mut ibv_wq_init_attr,
+    wq: *mut ibv_wq,
     cmd: *mut c_void,
     cmd_size: usize,
     resp: *mut c_void,
@@ -64,8 +63,8 @@ pub(crate) unsafe extern "C" fn cmd_create_wq(
 
 /// `ibv_cmd_modify_wq`.
 pub(crate) unsafe extern "C" fn cmd_modify_wq(
-    wq: *mut driver_wq,
-    attr: *const driver_wq_attr,
+    wq: *mut ibv_wq,
+    attr: *const ibv_wq_attr,
     cmd: *mut c_void,
     cmd_size: usize,
 ) -> c_int {
@@ -98,7 +97,7 @@ pub(crate) unsafe extern "C" fn cmd_modify_wq(
 }
 
 /// `ibv_cmd_destroy_wq`: back when the program has acknowledged every event.
-pub(crate) unsafe extern "C" fn cmd_destroy_wq(wq: *mut driver_wq) -> c_int {
+pub(crate) unsafe extern "C" fn cmd_destroy_wq(wq: *mut ibv_wq) -> c_int {
     run(|| {
         // SAFETY: the driver's promise.
         unsafe {
@@ -118,8 +117,8 @@ pub(crate) unsafe extern "C" fn cmd_destroy_wq(wq: *mut driver_wq) -> c_int {
 /// `ibv_cmd_create_rwq_ind_table`.
 pub(crate) unsafe extern "C" fn cmd_create_rwq_ind_table(
     context: *mut ibv_context,
-    attr: *const driver_table_init_attr,
-    table: *mut driver_table,
+    attr: *const ibv_rwq_ind_table_init_attr,
+    table: *mut ibv_rwq_ind_table,
     resp: *mut c_void,
     resp_size: usize,
 ) -> c_int {
@@ -141,8 +140,8 @@ pub(crate) unsafe extern "C" fn cmd_create_rwq_ind_table(
             let handles: Vec<u32> = entries.map(|i| (*entry(i)).handle).collect();
             let response = issue(context, &queue::create_table(size, &handles), extra)?;
             let r = Response(&response);
-            (*table).ind_tbl_handle = r.u32(8) as c_int;
-            (*table).ind_tbl_num = r.u32(12) as c_int;
+            (*table).ind_tbl_handle = r.u32(8);
+            (*table).ind_tbl_num = r.u32(12);
             (*table).context = context;
         }
         Ok(())
@@ -150,10 +149,10 @@ pub(crate) unsafe extern "C" fn cmd_create_rwq_ind_table(
 }
 
 /// `ibv_cmd_destroy_rwq_ind_table`.
-pub(crate) unsafe extern "C" fn cmd_destroy_rwq_ind_table(table: *mut driver_table) -> c_int {
+pub(crate) unsafe extern "C" fn cmd_destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
     // SAFETY: the driver's promise.
     run(|| unsafe {
-        let command = queue::destroy_table((*table).ind_tbl_handle as u32);
+        let command = queue::destroy_table((*table).ind_tbl_handle);
         ended(issue((*table).context, &command, Extra::NONE)).map(drop)
     })
 }

@@ -17,7 +17,7 @@ use super::manager::{SLOT_BITS, TIMER};
 use crate::config::DataPath;
 use crate::host::Inner;
 use crate::registry::Registry;
-use crate::reporting::{self, Reporting, Unreached};
+use crate::reporting::{self, Reporting, Unreached, len, write};
 
 /// The source port that a MAD has which another process of this host is handed.
 const HANDED_PORT: u16 = 0x8000;
@@ -287,16 +287,4 @@ fn whole(host: &Inner, path: &Path, packet: &Packet<'_>) -> Vec<u8> {
     let icrc = Prefix::new(path, HANDED_PORT, port, len).compute(0, body);
     trailer.copy_from_slice(&icrc.to_le_bytes());
     bytes
-}
-
-/// Bytes from the BTH to the end of the MAD.
-fn len(packet: &Packet<'_>) -> usize {
-    Packet::header_len(packet.service, packet.op) + packet.payload.len()
-}
-
-fn write(packet: &Packet<'_>, out: &mut [u8]) {
-    let headers = packet.emit_header(out);
-    if let Some(room) = out.get_mut(headers..).filter(|room| room.len() == packet.payload.len()) {
-        room.copy_from_slice(packet.payload);
-    }
 }

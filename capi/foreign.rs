@@ -1,8 +1,11 @@
-//! What happens beside a libibverbs.so.1 that is not ours.
+//! What happens beside a libibverbs.so.1 that is not ours, in the libraries of management datagrams: each has this file as a
+//! module, and says in its root what it is called.
 
 use std::ffi::c_int;
 use std::io::Write;
 use std::sync::Once;
+
+use crate::{LIBRARY, SONAME};
 
 fn complain() {
     static ONCE: Once = Once::new();
@@ -10,8 +13,8 @@ fn complain() {
         // Nobody is to be told when stderr is closed.
         let _ = writeln!(
             std::io::stderr(),
-            "ironverbs: libibumad.so.3 is ironverbs', libibverbs.so.1 is not, so that no call of \
-             libibumad can work: put both libraries of ironverbs on LD_LIBRARY_PATH, as \
+            "ironverbs: {SONAME} is ironverbs', libibverbs.so.1 is not, so that no call of \
+             {LIBRARY} can work: put both libraries of ironverbs on LD_LIBRARY_PATH, as \
              `ironverbs run` does"
         );
     });
