@@ -453,6 +453,86 @@ static void moderation_and_clocks(void)
 	EQUAL(ibv_query_rt_values_ex(s.context, NULL), EINVAL);
 }
 
+static void moderate(struct ibv_cq *cq, uint16_t count, uint16_t period)
+{
+	struct ibv_modify_cq_attr attr = { .attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = { count, period } };
+	EQUAL(ibv_modify_cq(cq, &attr), 0);
+}
+
+static void take_event(struct ibv_comp_channel *channel, struct ibv_cq *expected)
+{
+	struct ibv_cq *cq;
+	void *of;
+	EQUAL(ibv_get_cq_event(channel, &cq, &of), 0);
+	CHECK(cq == expected);
+	ibv_ack_cq_events(cq, 1);
+}
+
+static void events_that_wait_for_more(void)
+{
+	struct ibv_context *context = open_first();
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct side s = side_on(context);
+	EQUAL(ibv_destroy_cq(s.cq), 0);
+	s.cq = ibv_create_cq(context, 64, NULL, channel, 0);
+	make_qp(&s, IBV_QPT_RC);
+	connect_to(&s, &s);
+	struct pollfd p = { .fd = channel->fd, .events = POLLIN };
+	struct ibv_send_wr wr = send_of(NULL, IBV_WR_RDMA_WRITE);
+
+	/* Three completions, however long they take; reading them is no reason for an event. */
+	moderate(s.cq, 3, 0);
+	EQUAL(ibv_req_notify_cq(s.cq, 0), 0);
+	for (int i = 0; i < 2; i++) {
+		EQUAL(post(&s, &wr), 0);
+		expect(s.cq, 1, IBV_WC_SUCCESS);
+		EQUAL(poll(&p, 1, 20), 0);
+	}
+	EQUAL(post(&s, &wr), 0);
+	take_event(channel, s.cq);
+	expect(s.cq, 1, IBV_WC_SUCCESS);
+
+	/* Any number within 20 ms of the first; twice, as what is known of the first time must not hold up the second. */
+	moderate(s.cq, 0, 20000);
+	for (int i = 0; i < 2; i++) {
+		EQUAL(ibv_req_notify_cq(s.cq, 0), 0);
+		uint64_t before = nanoseconds(CLOCK_MONOTONIC);
+		for (int j = 0; j < 5; j++)
+			EQUAL(post(&s, &wr), 0);
+		take_event(channel, s.cq);
+		CHECK(nanoseconds(CLOCK_MONOTONIC) - before >= 20000000);
+		for (int j = 0; j < 5; j++)
+			expect(s.cq, 1, IBV_WC_SUCCESS);
+		EQUAL(poll(&p, 1, 0), 0);
+	}
+
+	/* What waits does so by the newest rule: none, a shorter time. */
+	for (int i = 0; i < 2; i++) {
+		moderate(s.cq, 100, 0);
+		EQUAL(ibv_req_notify_cq(s.cq, 0), 0);
+		EQUAL(post(&s, &wr), 0);
+		expect(s.cq, 1, IBV_WC_SUCCESS);
+		EQUAL(poll(&p, 1, 20), 0);
+		moderate(s.cq, i ? 100 : 0, i ? 1000 : 0);
+		take_event(channel, s.cq);
+	}
+
+	/* A failure waits for nothing. */
+	moderate(s.cq, 100, 0);
+	EQUAL(ibv_req_notify_cq(s.cq, 0), 0);
+	wr.wr.rdma.rkey = 1;
+	struct ibv_sge sge = part(&s, 0, 8);
+	wr.sg_list = &sge;
+	wr.num_sge = 1;
+	EQUAL(post(&s, &wr), 0);
+	take_event(channel, s.cq);
+	CHECK(completion(s.cq).status != IBV_WC_SUCCESS);
+
+	/* An event that waits is no event to be acknowledged. */
+	EQUAL(ibv_destroy_qp(s.qp), 0);
+	EQUAL(ibv_destroy_cq(s.cq), 0);
+}
+
 static void overrun_that_is_ignored(void)
 {
 	struct ibv_context *context = open_first();
@@ -537,6 +617,7 @@ static const struct test tests[] = {
 	TEST(polling_one_by_one),
 	TEST(polling_that_stops_early),
 	TEST(times_of_completions),
+	TEST(events_that_wait_for_more),
 	TEST(moderation_and_clocks),
 	TEST(overrun_that_is_ignored),
 	TEST(batches_of_two_threads),

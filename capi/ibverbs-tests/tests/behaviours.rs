@@ -156,6 +156,7 @@ ironverbs_capi_ibverbs_tests::programs! {
         polling_one_by_one
         polling_that_stops_early
         times_of_completions
+        events_that_wait_for_more
         moderation_and_clocks
         overrun_that_is_ignored
         batches_of_two_threads

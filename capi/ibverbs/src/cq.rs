@@ -64,7 +64,7 @@ fn count(channel: *mut ibv_comp_channel, change: i32) {
     refcnt.fetch_add(change, Ordering::Relaxed);
 }
 
-/// ibv_modify_cq(3): events may be moderated, and come at once all the same.
+/// ibv_modify_cq(3): how long events wait for more completions.
 ///
 /// # Safety
 /// As for [`objects::find`]; `attr` is null or points to the structure.

@@ -1,7 +1,7 @@
 //! Completion queues.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use ironverbs_sys::clock;
@@ -9,10 +9,13 @@ use ironverbs_sys::moment::Mutex;
 use ironverbs_transport::verbs::{Wc, WcStatus};
 
 use crate::context::limits;
+use crate::cq::moderation::{Held, Moderation};
 use crate::event::{AsyncEvent, EventCount, EventKind, EventSource};
 use crate::object::{self, Identity};
 use crate::status::Waiting;
 use crate::{Channel, Context, Error};
+
+pub(crate) mod moderation;
 
 /// Which completion the CQ waits for to raise an event.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,10 +89,18 @@ struct Entries {
     dropped: Vec<u32>,
     cqe: usize,
     armed: Armed,
+    moderation: Moderation,
+    held: Held,
     overrun: bool,
 }
 
 impl Entries {
+    /// The event that was asked for is raised, or will not be.
+    fn fire(&mut self) -> Armed {
+        self.held.fired();
+        std::mem::replace(&mut self.armed, Armed::No)
+    }
+
     /// A completion is read: its QP's requests up to there are done with.
     #[inline]
     fn note(&self, entry: &Entry) {
@@ -112,8 +123,6 @@ pub struct Cq {
     context: Arc<Context>,
     channel: Option<Arc<Channel>>,
     options: CqOptions,
-    /// How many completions, and for how many microseconds, events may wait.
-    moderation: AtomicU32,
     entries: Mutex<Entries>,
     /// Number of entries, readable without the lock: an empty poll takes none.
     len: AtomicUsize,
@@ -153,6 +162,8 @@ impl Cq {
             dropped: Vec::new(),
             cqe: cqe as usize,
             armed: Armed::No,
+            moderation: Moderation::default(),
+            held: Held::default(),
             overrun: false,
         };
         Ok(Arc::new_cyclic(|me| Cq {
@@ -164,7 +175,6 @@ impl Cq {
             context: context.clone(),
             channel: channel.cloned(),
             options,
-            moderation: AtomicU32::new(0),
             entries: Mutex::new(entries),
             len: AtomicUsize::new(0),
             overrun: AtomicBool::new(false),
@@ -289,15 +299,6 @@ impl Cq {
         Ok(())
     }
 
-    /// Takes over how many completions, and for how many microseconds, an event may wait for more (ibv_modify_cq(3)):
-    /// events of this device come at once, which neither forbids.
-    pub fn moderate(&self, count: u16, period: u16) -> Result<(), Error> {
-        self.context.inner().check()?;
-        self.identity.check()?;
-        self.moderation.store(u32::from(count) << 16 | u32::from(period), Ordering::Relaxed);
-        Ok(())
-    }
-
     /// Acknowledges `n` events (ibv_ack_cq_events(3)).
     pub fn ack_events(&self, n: u32) {
         // A fork's copy of the lock may be held for ever.
@@ -344,16 +345,21 @@ impl Cq {
         let stamp = if self.options.stamps { now() } else { Stamp::default() };
         entries.queue.push_back(Entry { wc, reads, stamp });
         self.len.store(entries.queue.len(), Ordering::Release);
+        let failed = wc.status != WcStatus::Success;
         let wanted = match entries.armed {
             Armed::No => false,
-            Armed::Solicited => wc.solicited || wc.status != WcStatus::Success,
+            Armed::Solicited => wc.solicited || failed,
             Armed::Any => true,
         };
-        if wanted {
-            entries.armed = Armed::No;
-            drop(entries);
-            self.notify();
+        if !wanted {
+            return;
         }
+        if entries.moderation != Moderation::default() && !failed {
+            return self.hold(entries);
+        }
+        entries.fire();
+        drop(entries);
+        self.notify();
     }
 
     fn notify(&self) {
@@ -409,7 +415,7 @@ impl Cq {
     fn release(&self) -> Result<(), Error> {
         self.context.inner().check()?;
         self.identity.retire_unless_used(&self.users)?;
-        if std::mem::replace(&mut self.entries.lock().armed, Armed::No) != Armed::No {
+        if self.entries.lock().fire() != Armed::No {
             self.context.inner().disarmed();
         }
         self.context.events.forget(self);

@@ -21,6 +21,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use crate::cm;
 use crate::config::{DataPath, OneSided};
 use crate::context::first_handle;
+use crate::cq::moderation;
 use crate::device::Devices;
 use crate::direct::Table;
 use crate::error::HostError;
@@ -96,6 +97,7 @@ pub(crate) struct Inner {
     /// CQs that overran and whose QPs are to follow.
     overrun: Mutex<Vec<Weak<Cq>>>,
     any_overrun: AtomicBool,
+    pub(crate) moderated: moderation::Waiting,
     /// A device was removed whose QPs are to follow.
     any_removed: AtomicBool,
     /// QPs that wait for room in a lane.
@@ -334,6 +336,7 @@ impl Inner {
             sent: Arc::default(),
             overrun: Mutex::default(),
             any_overrun: AtomicBool::new(false),
+            moderated: moderation::Waiting::default(),
             any_removed: AtomicBool::new(false),
             blocked: Blocked::default(),
             unpublished: Unpublished::default(),

@@ -19,6 +19,7 @@ use ironverbs_wire::mad::{GSI_QPN, mad_of};
 use ironverbs_wire::{Gid, ICRC_LEN, Packet, Path, ib, peek_dest_qpn};
 
 use crate::cm::{self, Came};
+use crate::cq::moderation;
 use crate::fabric;
 use crate::host::{AT_EXIT, Clock, Inner};
 use crate::link::max_ident;
@@ -297,6 +298,10 @@ impl Inner {
             }
             if qpn == fabric::sa::TIMER {
                 self.fabric.sa.timeout(self, now);
+                continue;
+            }
+            if qpn == moderation::TIMER {
+                self.moderated.timeout(self, now);
                 continue;
             }
             let qp = self.qps.read().get(qpn);
