@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use crate::verbs::{
-    Config, Counters, JoinOptions, Observer, ProcessStatus, QpState, QpStatus, QpType, WaitStatus,
-    users,
+    Config, Counters, JoinOptions, Observer, ProcessStatus, QpState, QpStatus, QpType,
+    ServiceStatus, WaitStatus, users,
 };
 
-/// Shows the processes that have a device open, their queue pairs and what they wait for.
+/// Shows the processes that have a device open, their queue pairs, the ports they listen on, and what they wait for.
 ///
 /// Everything comes from memory that the processes share: one that is stopped or hangs is shown as well. The
 /// processes are those of this user and network namespace.
@@ -138,7 +138,7 @@ fn print(shown: &[Shown], all: bool) {
     let user = if all { "USER    " } else { "" };
     say!("PID      {user}SLOT  STATE    OPEN FOR   QPS    PROGRAM");
     for one in shown {
-        let ProcessStatus { slot, pid, qps, waits, command, .. } = &one.status;
+        let ProcessStatus { slot, pid, qps, waits, services, command, .. } = &one.status;
         let user = if all { format!("{:<8}", one.uid) } else { String::new() };
         say!(
             "{pid:<8} {user}{slot:<5} {:<8} {:<10} {:<6} {}",
@@ -149,6 +149,9 @@ fn print(shown: &[Shown], all: bool) {
         );
         for qp in qps {
             print_qp(qp, one.uid, shown);
+        }
+        for ServiceStatus { space, address, .. } in services.iter().filter(|one| one.listens) {
+            say!("  listens on {address} ({})", space.name());
         }
         for wait in waits {
             say!("  waits {}", describe(wait));
@@ -279,6 +282,12 @@ impl Shown {
                     "pid": peer_pid(qp, self.uid, all),
                 })),
                 "counters": named(&qp.counters).into_iter().collect::<BTreeMap<_, _>>(),
+            })).collect::<Vec<_>>(),
+            "services": status.services.iter().map(|service| json!({
+                "space": service.space.name(),
+                "address": service.address.ip().to_string(),
+                "port": service.address.port(),
+                "listens": service.listens,
             })).collect::<Vec<_>>(),
             "waiting": status.waits.iter().map(|wait| json!({
                 "verb": wait.verb,

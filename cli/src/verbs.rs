@@ -3,7 +3,7 @@
 pub(crate) use ironverbs::raw::registry::{JoinOptions, Observer, users};
 pub(crate) use ironverbs::raw::{
     Config, Context, Counters, DeviceAttr, Error, GidKind, Host, LinkLayer, PortAttr, PortState,
-    ProcessStatus, QpState, QpStatus, QpType, WaitStatus, config,
+    ProcessStatus, QpState, QpStatus, QpType, ServiceStatus, WaitStatus, config,
 };
 
 /// As sysfs spells it.

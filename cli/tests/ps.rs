@@ -135,6 +135,20 @@ fn both_ends_of_a_connection_with_their_counters_running_or_stopped() {
     until("the dead are not shown", || group.processes().iter().all(|p| p["pid"] != pid));
 }
 
+#[test]
+fn where_a_process_listens() {
+    let group = Group::new();
+    let (server, tcp) = group.server();
+    // It listens by the connection manager on the port where it does by TCP.
+    let services = of(&group.processes(), server.id())["services"].clone();
+    let [service] = services.as_array().unwrap().as_slice() else { panic!("{services}") };
+    assert_eq!((&service["space"], &service["listens"]), (&"TCP".into(), &true.into()));
+    assert_eq!((service["port"].to_string(), &service["address"]), (tcp.clone(), &"::".into()));
+    let text = finish(group.command(&["ps"])).ok().out();
+    assert!(text.contains(&format!("\n  listens on [::]:{tcp} (TCP)\n")), "{text}");
+    assert_eq!(server.id(), of(&group.processes(), server.id())["pid"]);
+}
+
 /// Open descriptors and resident KiB of a process.
 fn holds(pid: u32) -> (usize, u64) {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();

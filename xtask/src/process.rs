@@ -217,12 +217,6 @@ impl Running {
         }
     }
 
-    /// Whether it has ended by itself.
-    pub(crate) fn has_ended(&mut self) -> Outcome<bool> {
-        self.ended |= self.child.try_wait()?.is_some();
-        Ok(self.ended)
-    }
-
     /// Sends `signal` to the process alone, not to its group.
     pub(crate) fn signal(&self, signal: &str) -> Outcome {
         Program::new("kill").args(["-s", signal, "--", &self.pid().to_string()]).read().map(drop)

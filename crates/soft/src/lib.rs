@@ -63,7 +63,7 @@ pub use pd::{Hold, Pd, QpInit, SrqInit};
 pub use qp::{PostGuard, Qp};
 pub use registry::Member;
 pub use srq::{Srq, SrqAttr};
-pub use status::{ProcessStatus, QpStatus, WaitStatus};
+pub use status::{ProcessStatus, QpStatus, ServiceStatus, WaitStatus};
 pub use window::{Mw, MwType};
 pub use xrcd::Xrcd;
 

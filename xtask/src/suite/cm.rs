@@ -4,12 +4,8 @@
 use super::{Cases, host, qperf, seconds};
 use crate::netns::{End, Family, Joined, Namespace};
 use crate::pair::User;
-use crate::process::{Finished, Outcome, Program, pause};
+use crate::process::{Outcome, Program, Running};
 use crate::suite::case::Case;
-use std::time::{Duration, Instant};
-
-/// How long a server may take until it listens.
-const START: Duration = Duration::from_secs(30);
 
 /// A server and a client, `@` standing for the server's address.
 struct Pair {
@@ -224,15 +220,8 @@ impl Pair {
         address: &str,
     ) -> Outcome {
         let mut listening = case.start(&server.within(program(user, self.server, address)))?;
-        let client = client.within(program(user, self.client, address));
-        let started = Instant::now();
-        while !served_by(case, &client, started + START)? {
-            // One that met nobody may have come too early, unless the server is gone.
-            if listening.has_ended()? {
-                break;
-            }
-            pause();
-        }
+        wait_for_service(case, &mut listening, user, server)?;
+        case.run(&client.within(program(user, self.client, address)))?;
         match self.end {
             Ending::Itself => listening.wait(case.deadline())?.success().map(drop),
             Ending::Told => Ok(()),
@@ -240,20 +229,17 @@ impl Pair {
     }
 }
 
-/// Runs a client; false when it was refused while the server may not listen yet.
-fn served_by(case: &mut Case, client: &Program, patience: Instant) -> Outcome<bool> {
-    let finished = case.start(client)?.wait(case.deadline())?;
-    if Instant::now() < patience && !finished.status.success() && refused(&finished) {
-        return Ok(false);
-    }
-    finished.success().map(|_| true)
-}
-
-/// Whether the output is that of a client that met nobody.
-fn refused(client: &Finished) -> bool {
-    // perftest numbers the event.
-    let says = ["REJECTED", "refused", "UNREACHABLE", "Unexpected CM event bl blka 8"];
-    says.iter().any(|word| client.output.contains(word))
+/// Waits until a program listens for connections: a client that makes several could lose the first of them before.
+fn wait_for_service(case: &Case, server: &mut Running, user: &User, place: &Namespace) -> Outcome {
+    let ps = place.within(user.command().arg("ps"));
+    server.wait_until("service", case.deadline(), |server| {
+        let shown = ps.read().unwrap_or_default();
+        let pid = server.pid().to_string();
+        let mut lines = shown.lines().skip_while(|line| line.split(' ').next() != Some(&pid));
+        // What belongs to a process is indented below it.
+        lines.next();
+        lines.take_while(|line| line.starts_with(' ')).any(|line| line.starts_with("  listens on "))
+    })
 }
 
 /// The first end is a member and receives, the second sends without being one.
@@ -282,13 +268,10 @@ fn ping_rping(
     [server, client]: [&Namespace; 2],
     address: &str,
 ) -> Outcome {
-    let listening = case.start(&server.within(program(user, "rping -s -v -a @", address)))?;
+    let mut listening = case.start(&server.within(program(user, "rping -s -v -a @", address)))?;
+    wait_for_service(case, &mut listening, user, server)?;
     let ping = ["ping", address, "--rping", "-c", "5", "-i", "0.01"];
-    let ping = client.within(user.command().args(ping));
-    let started = Instant::now();
-    while !served_by(case, &ping, started + START)? {
-        pause();
-    }
+    case.run(&client.within(user.command().args(ping)))?;
     let output = listening.wait(case.deadline())?.output;
     match output.contains("server ping data: rdma-ping-4") {
         true => Ok(()),

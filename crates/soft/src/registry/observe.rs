@@ -10,6 +10,7 @@ use super::group::Group;
 use super::join::{Found, Search};
 use super::life::{Coroner, Life};
 use super::names::Names;
+use super::ports::Entry;
 use super::table::Identity;
 use super::{JoinError, JoinOptions, Registry, SLOTS};
 use crate::status::{ProcessStatus, View};
@@ -56,6 +57,7 @@ impl Registry {
 
 fn living(group: &Group, coroner: &Coroner) -> Vec<ProcessStatus> {
     let (table, view) = (&group.table, View::new(&group.status));
+    let ports = table.ports(&group.memfd);
     let living = |slot| {
         let tenant = table.tenant(slot)?;
         if matches!(coroner.examine(slot, &tenant), Life::Dead) {
@@ -66,7 +68,11 @@ fn living(group: &Group, coroner: &Coroner) -> Vec<ProcessStatus> {
         let told = view.process(slot, tenant.tenure);
         // One that has just come, or could not open its window.
         let told = told.unwrap_or_else(|| ProcessStatus { slot, ..ProcessStatus::default() });
-        Some(ProcessStatus { pid, same_pid_namespace, ..told })
+        let own = |entry: &&Entry| (entry.slot, entry.tenure) == (slot, tenant.tenure);
+        let mut services: Vec<_> =
+            ports.iter().filter(own).filter_map(|entry| entry.claim.told()).collect();
+        services.sort_by_key(|service| (service.space.name(), service.address));
+        Some(ProcessStatus { pid, same_pid_namespace, services, ..told })
     };
     (0..table.sockets()).filter_map(living).collect()
 }

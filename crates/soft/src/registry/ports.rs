@@ -6,14 +6,16 @@
 //! asked says that nobody listens there.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ironverbs_wire::Gid;
+use ironverbs_wire::mad::cm::PortSpace;
 
 use super::Registry;
 use super::life::Life;
 use super::service::Membership;
+use crate::status::ServiceStatus;
 
 /// The lock is held for a millisecond at most by a process that runs.
 const LOCK: Duration = Duration::from_secs(2);
@@ -51,6 +53,13 @@ impl Claim {
     pub(crate) fn excludes(&self, new: &Claim) -> bool {
         let shared = self.reuse && new.reuse && !self.listens;
         !shared && self.overlaps(new)
+    }
+
+    /// As it is shown to those who look; None for what no process of ours writes.
+    pub(super) fn told(&self) -> Option<ServiceStatus> {
+        let space = PortSpace::from_number((self.service >> 16).into())?;
+        let address = SocketAddr::new(self.ip, self.service as u16);
+        Some(ServiceStatus { space, address, listens: self.listens })
     }
 
     /// Whether it stands for the addresses of both families.

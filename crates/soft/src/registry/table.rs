@@ -88,6 +88,8 @@ const GROUP_SIZE: usize = 24;
 pub(super) const PORTS: usize = 1 << 16;
 const FIRST_PORT: usize = FIRST_GROUP + SLOTS as usize * GROUPS_PER_SLOT * GROUP_SIZE;
 const PORT_SIZE: usize = 40;
+/// Bytes of a page, or a divisor of them.
+const PAGE: usize = 4096;
 const SIZE: usize = FIRST_PORT + PORTS * PORT_SIZE;
 const _: () = assert!(header::LOCK + robust::SIZE <= header::MANAGER);
 const _: () = assert!(slot::RESTING + 8 * BLOCKS_PER_SLOT as usize <= slot::OPEN);
@@ -386,6 +388,23 @@ impl Table {
         self.port_marked(at, TAKEN)
     }
 
+    /// All ports that somebody has, in no order. `memfd` is the table's, whose empty pages stay empty.
+    pub(super) fn ports(&self, memfd: &Memfd) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        let mut at = 0;
+        while let Some(place) = port_place(at)
+            && let Ok(Some(written)) = memfd.next_written(place as u64)
+        {
+            let written = usize::try_from(written).unwrap_or(SIZE).max(place);
+            // The first that has bytes in this page, and the first that lies behind it.
+            at = at.max((written - FIRST_PORT) / PORT_SIZE);
+            let behind = ((written / PAGE + 1) * PAGE - FIRST_PORT).div_ceil(PORT_SIZE);
+            entries.extend((at..behind).filter_map(|at| self.port(at)));
+            at = behind;
+        }
+        entries
+    }
+
     /// A port that nobody has, but somebody had and listened on.
     pub(super) fn former_port(&self, at: usize) -> Option<Entry> {
         self.port_marked(at, FORMER)
@@ -587,6 +606,27 @@ mod tests {
         assert_eq!(other.port(PORTS - 1), None);
         let left = Entry { claim: Claim { listens: false, ..claim }, ..entry };
         assert_eq!(other.former_port(PORTS - 1), Some(left));
+    }
+
+    #[test]
+    fn ports_are_listed_wherever_they_stand() {
+        let (memfd, table) = table();
+        assert_eq!(table.ports(&memfd), []);
+        let ip = "10.0.0.1".parse().unwrap();
+        let claim =
+            Claim { id: 1, service: 7, ip, reuse: false, family_only: false, listens: true };
+        let entry =
+            |at: usize| Entry { slot: 3, tenure: 9, claim: Claim { service: at as u32, ..claim } };
+        // Those beside the borders of pages, too, which an entry may straddle.
+        let places = (0..PORTS).filter(|at| at % 101 == 0 || *at > PORTS - 300 || *at < 300);
+        let places: Vec<_> = places.collect();
+        for &at in &places {
+            table.set_port(at, Some(&entry(at)));
+        }
+        table.set_port(0, None);
+        table.leave_port(PORTS - 1);
+        let inner = &places[1..places.len() - 1];
+        assert_eq!(table.ports(&memfd), inner.iter().copied().map(entry).collect::<Vec<_>>());
     }
 
     #[test]

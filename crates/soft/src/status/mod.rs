@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 
 use crate::registry::SLOTS;
 use layout::{COUNTERS, ENTRY, HEADER, LIVE, LOCAL, SRQ, WAIT, WAITS, WINDOW, entry, header, wait};
-pub use view::{ProcessStatus, QpStatus, WaitStatus};
+pub use view::{ProcessStatus, QpStatus, ServiceStatus, WaitStatus};
 pub(crate) use view::{Testament, View};
 pub(crate) use will::Will;
 

@@ -1,5 +1,6 @@
 //! Windows as others read them: without mapping them, and without trust.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use ironverbs_sys::clock::monotonic_ns;
@@ -7,6 +8,7 @@ use ironverbs_sys::shm::Memfd;
 use ironverbs_transport::qp::{Carried, Counters, Direct, Dropped};
 use ironverbs_transport::verbs::{QpState, QpType};
 use ironverbs_wire::Gid;
+use ironverbs_wire::mad::cm::PortSpace;
 
 use super::layout::{
     COUNTERS, ENDED, ENTRIES, ENTRY, HEADER, LIVE, LOCAL, SRQ, WAIT, WAITS, WINDOW, entry, header,
@@ -31,6 +33,19 @@ pub struct ProcessStatus {
     pub qps: Vec<QpStatus>,
     /// Its verbs that wait for something.
     pub waits: Vec<WaitStatus>,
+    /// The ports that its ids of the connection manager have (rdma_bind_addr(3)), by port space and address.
+    pub services: Vec<ServiceStatus>,
+}
+
+/// A port of the connection manager that a process has.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ServiceStatus {
+    /// Its port space.
+    pub space: PortSpace,
+    /// Where: the address may be a wildcard.
+    pub address: SocketAddr,
+    /// Whether requests are taken there (rdma_listen(3)).
+    pub listens: bool,
 }
 
 /// A queue pair of a process.
@@ -160,6 +175,7 @@ impl<'a> View<'a> {
             since: header.word(header::SINCE),
             qps: self.qps(slot),
             waits: waits.collect(),
+            services: Vec::new(),
         };
         self.header(slot, tenure)?;
         status.qps.sort_by_key(|qp| qp.qpn);

@@ -55,6 +55,16 @@ impl PortSpace {
             _ => None,
         }
     }
+
+    /// Its name in C, without RDMA_PS_ (rdma_create_id(3)).
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ipoib => "IPOIB",
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Ib => "IB",
+        }
+    }
 }
 
 /// The addresses of a connection, at the front of the private data (IBA A11.3.1).
