@@ -13,3 +13,4 @@ pub mod event;
 pub mod method;
 pub mod pattern;
 pub mod queue;
+pub mod rxe;

@@ -330,6 +330,22 @@ pub fn post(queue: Queue, handle: u32, requests: &[Vec<u8>], sges: &[u8]) -> Com
     first(requests.iter().fold(what, |what, wr| what.bytes(wr)).bytes(sges), number, 4)
 }
 
+/// The whole command for write(2) by which a driver whose requests lie in memory of its own tells of sends, answered
+/// with 4 bytes at that address.
+#[inline]
+pub fn doorbell(handle: u32, response: u64) -> [u8; 32] {
+    let [r0, r1, r2, r3, r4, r5, r6, r7] = response.to_ne_bytes();
+    let [h0, h1, h2, h3] = handle.to_ne_bytes();
+    let [c0, c1, c2, c3] = 28_u32.to_ne_bytes();
+    // Words of the command and of its answer.
+    let ([i0, i1], [o0, o1]) = (8_u16.to_ne_bytes(), 1_u16.to_ne_bytes());
+    let [s0, s1, s2, s3] = (SEND_WR as u32).to_ne_bytes();
+    [
+        c0, c1, c2, c3, i0, i1, o0, o1, r0, r1, r2, r3, r4, r5, r6, r7, h0, h1, h2, h3, 0, 0, 0, 0,
+        0, 0, 0, 0, s0, s1, s2, s3,
+    ]
+}
+
 /// Bytes of `struct ib_uverbs_send_wr`, `ib_uverbs_recv_wr` and `ib_uverbs_sge`.
 const SEND_WR: usize = 56;
 const RECV_WR: usize = 16;
@@ -426,6 +442,12 @@ mod tests {
         for (command, size) in sizes {
             assert_eq!(command.request.len(), size, "{command:?}");
         }
+    }
+
+    #[test]
+    fn a_doorbell_is_a_post_of_nothing() {
+        let written = post(Queue::Send, 0x1122, &[], &[]).written(&[], 0x7000_1000, 0).unwrap();
+        assert_eq!(doorbell(0x1122, 0x7000_1000).as_slice(), written);
     }
 
     #[test]

@@ -81,6 +81,33 @@ impl Soft {
     }
 }
 
+/// What drives devices of the kernel for which this library has a data path (`kernel_driver`).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum KernelDriver {
+    /// The library's own.
+    Own,
+    /// A plug-in of rdma-core, as for all other devices of the kernel.
+    PlugIn,
+}
+
+impl KernelDriver {
+    fn parse(word: &str) -> Option<KernelDriver> {
+        Some(match word {
+            "own" => KernelDriver::Own,
+            "plugin" => KernelDriver::PlugIn,
+            _ => return None,
+        })
+    }
+
+    /// The word that stands for it in a file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            KernelDriver::Own => "own",
+            KernelDriver::PlugIn => "plugin",
+        }
+    }
+}
+
 /// How data reaches a peer on the same host (`path`).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum DataPath {
@@ -171,6 +198,8 @@ impl Links {
 pub struct Config {
     /// Which devices a program sees.
     pub soft: Setting<Soft>,
+    /// What drives devices of the kernel for which this library has a data path.
+    pub kernel_driver: Setting<KernelDriver>,
     /// Interfaces that get a device; empty stands for the rule of the default (every one that is
     /// up and has an address).
     pub interfaces: Setting<Vec<String>>,
@@ -218,6 +247,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             soft: Setting::default(Soft::Also),
+            kernel_driver: Setting::default(KernelDriver::Own),
             interfaces: Setting::default(Vec::new()),
             name_prefix: Setting::default("iron".to_owned()),
             // "IRV". The group bit of its first octet is set, so that no maker can own it and no
@@ -592,6 +622,13 @@ const SETTINGS: &[Spec] = &[
         expected: "\"also\", \"only\" or \"off\"",
         put: |c, raw, s| put(&mut c.soft, raw.word().and_then(Soft::parse), s),
         show: |c| (c.soft.value.as_str().to_owned(), &c.soft.source),
+    },
+    Spec {
+        key: "kernel_driver",
+        variable: "IRONVERBS_KERNEL_DRIVER",
+        expected: "\"own\" or \"plugin\"",
+        put: |c, raw, s| put(&mut c.kernel_driver, raw.word().and_then(KernelDriver::parse), s),
+        show: |c| (c.kernel_driver.value.as_str().to_owned(), &c.kernel_driver.source),
     },
     Spec {
         key: "interfaces",

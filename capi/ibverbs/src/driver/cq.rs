@@ -17,7 +17,7 @@ fn run(work: impl FnOnce() -> Result<(), Errno>) -> c_int {
 
 /// # Safety
 /// As for the calls.
-unsafe fn make_cq(
+pub(super) unsafe fn make_cq(
     context: *mut ibv_context,
     cq: *mut ibv_cq,
     channel: *mut ibv_comp_channel,

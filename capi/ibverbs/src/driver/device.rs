@@ -6,6 +6,7 @@ use std::path::Path;
 use std::ptr;
 use std::sync::Once;
 
+use ironverbs::raw::config::KernelDriver;
 use ironverbs_kernel::discover::{self, KernelDevice};
 use ironverbs_kernel::{drivers, pattern};
 use ironverbs_sys::uverbs;
@@ -13,6 +14,7 @@ use parking_lot::Mutex;
 
 use super::abi::*;
 use super::objects::alloc_async_fd;
+use super::rxe;
 use crate::abi::*;
 use crate::fail::{Failure, Outcome};
 
@@ -68,10 +70,16 @@ pub(crate) fn list(taken: &[String]) -> Outcome<Vec<*mut ibv_device>> {
     Ok(out)
 }
 
-/// Finds the device's driver, among those that are registered, then among all that are installed.
+/// Finds the device's driver: ours where that is wanted, one of those that are registered, of all that are installed.
 fn make(device: &KernelDevice) -> Outcome<Known> {
     let sysfs_dev = describe(device)?;
-    let mut made = try_drivers(sysfs_dev);
+    let mut made = match crate::host::host()?.config().kernel_driver.value {
+        KernelDriver::Own => try_own(sysfs_dev)?,
+        KernelDriver::PlugIn => ptr::null_mut(),
+    };
+    if made.is_null() {
+        made = try_drivers(sysfs_dev);
+    }
     if made.is_null() {
         static LOADED: Once = Once::new();
         LOADED.call_once(load_drivers);
@@ -79,11 +87,7 @@ fn make(device: &KernelDevice) -> Outcome<Known> {
     }
     let driven = !made.is_null();
     if !driven {
-        // SAFETY: calloc has no requirements, and zeroes are a valid device; it stays for ever.
-        made = unsafe { libc::calloc(1, size_of::<verbs_device>()) }.cast();
-        if made.is_null() {
-            return Err(Failure::Full { what: "device" });
-        }
+        made = blank()?;
     }
     // SAFETY: it is a structure of the driver's, or ours, that nobody else uses yet.
     unsafe {
@@ -100,6 +104,23 @@ fn make(device: &KernelDevice) -> Outcome<Known> {
     Ok(Known { device: device.clone(), address: made.expose_provenance(), driven })
 }
 
+/// A device of no driver yet, which stays for ever.
+fn blank() -> Outcome<*mut verbs_device> {
+    // SAFETY: calloc has no requirements, and zeroes are a valid device.
+    let made = unsafe { libc::calloc(1, size_of::<verbs_device>()) }.cast::<verbs_device>();
+    if made.is_null() { Err(Failure::Full { what: "device" }) } else { Ok(made) }
+}
+
+/// The structure of a device that this library has a data path for; null for others.
+fn try_own(told: *mut verbs_sysfs_dev) -> Outcome<*mut verbs_device> {
+    // SAFETY: it came from `describe`.
+    let Some(ops) = (unsafe { rxe::knows(told) }) else { return Ok(ptr::null_mut()) };
+    let made = blank()?;
+    // SAFETY: it is new.
+    unsafe { (*made).ops = ops };
+    Ok(made)
+}
+
 /// Node type and transport by the kernel's node type.
 fn kind(node_type: u8) -> (c_int, c_int) {
     match node_type {
@@ -113,7 +134,7 @@ fn kind(node_type: u8) -> (c_int, c_int) {
     }
 }
 
-fn put(field: &mut [c_char], text: &str) {
+pub(super) fn put(field: &mut [c_char], text: &str) {
     field.fill(0);
     let room = field.len().saturating_sub(1);
     for (to, from) in field.iter_mut().zip(text.bytes().take(room)) {

@@ -20,6 +20,7 @@ mod objects;
 mod post;
 mod qp;
 mod queries;
+mod rxe;
 mod srq;
 mod unset;
 mod variadic;

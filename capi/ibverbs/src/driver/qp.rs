@@ -28,7 +28,7 @@ const SOURCE_QPN: u32 = 1 << 10;
 ///
 /// # Safety
 /// As for the calls; `whole` is null or the structure that `qp` starts.
-unsafe fn make_qp(
+pub(super) unsafe fn make_qp(
     context: *mut ibv_context,
     qp: *mut ibv_qp,
     whole: *mut verbs_qp,
@@ -141,6 +141,18 @@ unsafe fn fresh(qp: *mut ibv_qp, state: u32) {
     }
 }
 
+/// The newer attributes of a queue pair that is wanted by the older ones.
+pub(super) fn extended(attr: &ibv_qp_init_attr, pd: *mut ibv_pd) -> ibv_qp_init_attr_ex {
+    // SAFETY: integers and pointers, for which zeros are values.
+    let mut whole: ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
+    whole.qp_context = attr.qp_context;
+    (whole.send_cq, whole.recv_cq, whole.srq) = (attr.send_cq, attr.recv_cq, attr.srq);
+    (whole.cap, whole.qp_type) = (attr.cap, attr.qp_type);
+    (whole.sq_sig_all, whole.comp_mask) = (attr.sq_sig_all, IBV_QP_INIT_ATTR_PD);
+    whole.pd = pd;
+    whole
+}
+
 /// `ibv_cmd_create_qp`.
 pub(crate) unsafe extern "C" fn cmd_create_qp(
     pd: *mut ibv_pd,
@@ -153,15 +165,9 @@ pub(crate) unsafe extern "C" fn cmd_create_qp(
 ) -> c_int {
     run(|| {
         let extra = Extra::of(CREATE_QP, false, (cmd, cmd_size), (resp, resp_size))?;
-        // SAFETY: the driver's promise; zeroes are a valid structure.
+        // SAFETY: the driver's promise.
         unsafe {
-            let plain = *attr;
-            let mut whole: ibv_qp_init_attr_ex = std::mem::zeroed();
-            whole.qp_context = plain.qp_context;
-            (whole.send_cq, whole.recv_cq, whole.srq) = (plain.send_cq, plain.recv_cq, plain.srq);
-            (whole.cap, whole.qp_type) = (plain.cap, plain.qp_type);
-            (whole.sq_sig_all, whole.comp_mask) = (plain.sq_sig_all, IBV_QP_INIT_ATTR_PD);
-            whole.pd = pd;
+            let mut whole = extended(&*attr, pd);
             make_qp((*pd).context, qp, ptr::null_mut(), &raw mut whole, extra)?;
             (*attr).cap = whole.cap;
         }

@@ -18,7 +18,7 @@ fn run(work: impl FnOnce() -> Result<(), Errno>) -> c_int {
 
 /// # Safety
 /// As for the calls; `whole` is null or the structure that `srq` starts.
-unsafe fn make_srq(
+pub(super) unsafe fn make_srq(
     pd: *mut ibv_pd,
     srq: *mut ibv_srq,
     whole: *mut verbs_srq,

@@ -47,6 +47,7 @@ fn environment_over_file_over_default() {
 fn every_variable_is_read_back_from_entries() {
     let list = [
         ("IRONVERBS_SOFT", "only"),
+        ("IRONVERBS_KERNEL_DRIVER", "plugin"),
         ("IRONVERBS_INTERFACES", "a,b"),
         ("IRONVERBS_NAME_PREFIX", "mlx5_"),
         ("IRONVERBS_VENDOR_ID", "0x2c9"),
@@ -94,6 +95,7 @@ fn wrong_variables_are_named() {
         ("IRONVERBS_UDP_PORT", "-1", "expected an integer from 1"),
         ("IRONVERBS_UDP_PORT", "0x+1", "expected an integer from 1"),
         ("IRONVERBS_SOFT", "on", "IRONVERBS_SOFT=\"on\": expected \"also\", \"only\" or \"off\""),
+        ("IRONVERBS_KERNEL_DRIVER", "rxe", "expected \"own\" or \"plugin\""),
         ("IRONVERBS_INTERFACES", "eth0,,lo", "names of network interfaces"),
         ("IRONVERBS_INTERFACES", "averyverylongname", "names of network interfaces"),
         ("IRONVERBS_NAME_PREFIX", "../x", "a letter first"),
