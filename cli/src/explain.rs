@@ -211,6 +211,7 @@ fn why(error: &CompletionError) -> Option<Why> {
         | E::RemoteOperation { why, .. }
         | E::RetryExceeded { why }
         | E::RnrRetryExceeded { why }
+        | E::Binding { why }
         | E::BadResponse { why }
         | E::Other { why, .. } => Some(*why),
         _ => None,

@@ -6,7 +6,7 @@ use ironverbs_soft::{Access, Sge};
 
 use crate::error::RequestError;
 use crate::pd::PdInner;
-use crate::{SharedSlice, Slice};
+use crate::{SharedSlice, Slice, window};
 
 /// Elements of a scatter/gather list, at most.
 pub(crate) const MAX_SGE: usize = 32;
@@ -18,7 +18,7 @@ pub trait Source: Buffer {}
 /// What data is put into: [`Slice`], a list of slices (filled in order), or `()` for no room at all.
 pub trait Target: Buffer {}
 
-/// What comes back with a result: a slice, a list of them, or `()`.
+/// What comes back with a result: a slice, a list of them, a window, or `()`.
 pub trait Returned: GiveBack {}
 
 /// Bytes that are copied when the request is posted, at most as many as the queue pair was made for. They need not
@@ -38,15 +38,24 @@ pub enum Held {
     Shared(SharedSlice),
     /// A list.
     List(Vec<Slice>),
+    /// No data: a window that the request binds, or ends the binding of.
+    Window(Box<window::State>),
 }
 
 impl Held {
     pub(crate) fn slices(&self) -> &[Slice] {
         match self {
-            Held::Nothing => &[],
+            Held::Nothing | Held::Window(_) => &[],
             Held::One(slice) => std::slice::from_ref(slice),
             Held::Shared(shared) => std::slice::from_ref(&*shared.0),
             Held::List(list) => list,
+        }
+    }
+
+    /// The request that it was held for has succeeded.
+    pub(crate) fn settle(&mut self) {
+        if let Held::Window(window) = self {
+            window.settle();
         }
     }
 

@@ -142,6 +142,76 @@ mod in_flight {}
 /// ```
 mod memory {}
 
+/// A window gives rights to peers, and this program no other way to the memory:
+///
+/// ```no_run
+/// # use ironverbs::*;
+/// fn f(window: &Window<TypeOne>) -> Option<RemoteRegion> { window.remote() }
+/// ```
+/// ```compile_fail,E0308
+/// # use ironverbs::*;
+/// fn f(window: &Window<TypeOne>) -> &[u8] { window }
+/// ```
+/// ```compile_fail,E0599
+/// # use ironverbs::*;
+/// fn f(window: &Window<TypeOne>) -> &[u8] { window.as_ref() }
+/// ```
+/// ```compile_fail,E0608
+/// # use ironverbs::*;
+/// fn f(window: &Window<TypeOne>) -> u8 { window[0] }
+/// ```
+///
+/// It carries no data:
+///
+/// ```compile_fail,E0277
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Rc>, window: Window<TypeOne>) { let _ = qp.send(window); }
+/// ```
+/// ```compile_fail,E0277
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Rc>, window: Window<TypeOne>) { let _ = qp.recv(window); }
+/// ```
+///
+/// While a request binds it, it belongs to that:
+///
+/// ```no_run
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Rc>, window: Window<TypeTwo>, region: &Region) -> Result<(), Error> {
+///     let (bound, window) = qp.bind(window, region, .., Access::REMOTE_READ).post()?.wait();
+///     bound?;
+///     let (ended, _window) = qp.invalidate(window).post()?.wait();
+///     Ok(ended?)
+/// }
+/// ```
+/// ```compile_fail,E0382
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Rc>, window: Window<TypeTwo>, region: &Region) -> Result<(), Error> {
+///     let _bound = qp.bind(window, region, .., Access::REMOTE_READ).post()?;
+///     qp.invalidate(window).post()?.wait().0?;
+///     Ok(())
+/// }
+/// ```
+///
+/// Windows of type 1 are not invalidated, those of type 2 are not bound to nothing, and datagrams have none:
+///
+/// ```compile_fail,E0308
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Rc>, window: Window<TypeOne>) { let _ = qp.invalidate(window); }
+/// ```
+/// ```compile_fail,E0308
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Rc>, window: Window<TypeTwo>) { let _ = qp.unbind(window); }
+/// ```
+/// ```no_run
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Uc>, window: Window<TypeOne>) { let _ = qp.unbind(window); }
+/// ```
+/// ```compile_fail,E0599
+/// # use ironverbs::*;
+/// fn f(qp: &Qp<Ud>, window: Window<TypeOne>) { let _ = qp.unbind(window); }
+/// ```
+mod windows {}
+
 /// What is not connected does not send:
 ///
 /// ```no_run
@@ -295,5 +365,10 @@ mod datagram_services {}
 /// # use ironverbs::*;
 /// struct Mine;
 /// impl Source for Mine {}
+/// ```
+/// ```compile_fail
+/// # use ironverbs::*;
+/// struct Mine;
+/// impl WindowType for Mine {}
 /// ```
 mod sealed {}

@@ -66,7 +66,7 @@ impl Received {
 /// What an operation brings back besides its buffers.
 pub trait Kind: sealed::Kind {}
 
-/// What an operation of kind `K` brings: `()`, the value before, or a message.
+/// What an operation of kind `K` brings: `()`, the value before, what a window is bound to, or a message.
 pub type Value<K> = <K as sealed::Kind>::Value;
 
 /// SEND and WRITE bring nothing, READ only the data.
@@ -76,6 +76,10 @@ pub struct Done;
 /// An atomic brings the value before.
 #[derive(Copy, Clone, Debug)]
 pub struct Before;
+
+/// Binding a window brings what a peer needs to reach what it is bound to.
+#[derive(Copy, Clone, Debug)]
+pub struct Bound;
 
 /// A receive brings a message.
 #[derive(Copy, Clone, Debug)]
@@ -113,6 +117,19 @@ impl sealed::Kind for Before {
             let _ = slice.read_at(0, &mut bytes);
         }
         u64::from_ne_bytes(bytes)
+    }
+}
+
+impl Kind for Bound {}
+impl sealed::Kind for Bound {
+    type Value = RemoteRegion;
+
+    fn value(_: Option<&Wc>, held: &Held) -> RemoteRegion {
+        match held {
+            Held::Window(window) => window.asked(),
+            // A request of this kind holds a window.
+            _ => RemoteRegion { addr: 0, rkey: 0, len: 0 },
+        }
     }
 }
 
@@ -169,6 +186,7 @@ fn failure(wc: &Wc, held: &Held, asked: &Asked) -> CompletionError {
         WcStatus::RemOpErr => CompletionError::RemoteOperation { opcode, why },
         WcStatus::RetryExcErr => CompletionError::RetryExceeded { why },
         WcStatus::RnrRetryExcErr => CompletionError::RnrRetryExceeded { why },
+        WcStatus::MwBindErr => CompletionError::Binding { why },
         WcStatus::BadRespErr => CompletionError::BadResponse { why },
         status => CompletionError::Other { status, why },
     }

@@ -99,6 +99,35 @@ pub enum RequestError {
     /// The address handle belongs to another protection domain than the queue pair.
     #[error("the address handle belongs to another protection domain than the queue pair")]
     OtherDomainAddress,
+    /// The window belongs to another protection domain than the queue pair.
+    #[error("the window belongs to another protection domain than the queue pair")]
+    OtherDomainWindow,
+    /// A window cannot be bound to the region with these rights: it needs a region that was made with MW_BIND, and has
+    /// remote rights alone, and ZERO_BASED.
+    #[error("region {lkey:#x} with {region:?} takes no window with {window:?}")]
+    NotBindable {
+        /// lkey of the region.
+        lkey: u32,
+        /// What it was made for.
+        region: Access,
+        /// Rights asked for.
+        window: Access,
+    },
+    /// What a window is to be bound to is not in the region.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// A window is bound to a byte at least.
+    #[error("a window is bound to a byte at least")]
+    EmptyWindow,
+    /// A window of type 2 is bound, and has to be invalidated before it is bound again.
+    #[error("the window is bound, with the key {rkey:#x}")]
+    WindowBound {
+        /// Its key.
+        rkey: u32,
+    },
+    /// There is nothing to invalidate.
+    #[error("the window is bound to nothing")]
+    WindowUnbound,
     /// The queue belongs to the process that this one was forked from.
     #[error("this process is a fork; the queue belongs to its parent")]
     Forked,
@@ -195,6 +224,12 @@ pub enum CompletionError {
         /// What exactly.
         why: Why,
     },
+    /// A window could not be bound, or a binding not be ended (MW_BIND_ERR).
+    #[error("the window was not bound: {why}")]
+    Binding {
+        /// What exactly.
+        why: Why,
+    },
     /// The peer's answer did not fit the request (BAD_RESP_ERR).
     #[error("bad response: {why}")]
     BadResponse {
@@ -272,6 +307,7 @@ impl CompletionError {
             CompletionError::RemoteOperation { .. } => WcStatus::RemOpErr,
             CompletionError::RetryExceeded { .. } => WcStatus::RetryExcErr,
             CompletionError::RnrRetryExceeded { .. } => WcStatus::RnrRetryExcErr,
+            CompletionError::Binding { .. } => WcStatus::MwBindErr,
             CompletionError::BadResponse { .. } => WcStatus::BadRespErr,
             CompletionError::Other { status, .. } => *status,
             CompletionError::Dropped { .. } | CompletionError::NotPosted(_) => return None,
@@ -286,6 +322,7 @@ impl CompletionError {
             CompletionError::LocalLength { .. }
             | CompletionError::LocalProtection { .. }
             | CompletionError::LocalOperation { .. }
+            | CompletionError::Binding { .. }
             | CompletionError::NotPosted(_)
             | CompletionError::Other { .. } => Blame::Caller,
             // Requests are the caller's, but so are the peer's rules.

@@ -29,6 +29,8 @@
 //! region that nobody else has. Requests take slices by value, and give them back with their result: what is in
 //! flight cannot be touched, and is not freed.
 //!
+//! A [`Window`] gives peers part of a region, with a key of its own that a request ends again.
+//!
 //! # Operations
 //! [`Qp::send`] and the others make a [`Request`]; [`post`](Request::post) makes it an [`Op`], which is a future
 //! for any executor, and can be waited for ([`wait`](Op::wait), [`wait_for`](Op::wait_for)) or spun for
@@ -72,10 +74,11 @@ mod request;
 mod slice;
 mod srq;
 mod trusted;
+mod window;
 
 pub use ah::{Ah, Destination};
 pub use buffer::{Inline, Returned, Source, Target};
-pub use completion::{Before, Done, GRH_LEN, Kind, Message, Received, ReceivedKind, Value};
+pub use completion::{Before, Bound, Done, GRH_LEN, Kind, Message, Received, ReceivedKind, Value};
 pub use connect::{ConnectError, ConnectOptions, QpBuilder, Unconnected, connect_pair};
 pub use cq::Cq;
 pub use device::{Context, Device, Devices, SmWatch};
@@ -89,6 +92,7 @@ pub use remote::{Endpoint, RemoteError, RemoteRegion};
 pub use request::{Batch, BatchError, Request};
 pub use slice::{SharedSlice, Slice};
 pub use srq::Srq;
+pub use window::{TypeOne, TypeTwo, Window, WindowType};
 
 pub use ironverbs_soft::{
     Access, AhAttr, Config, Counters, DeviceAttr, EventKind, Gid, GidEntry, GidKind, LinkLayer,

@@ -89,9 +89,12 @@ impl<R: Returned, K: Kind> Op<R, K> {
     }
 
     fn take(&mut self) -> Option<Output<R, K>> {
-        let (outcome, held, asked) = self.queue.take(self.ticket?)?;
+        let (outcome, mut held, asked) = self.queue.take(self.ticket?)?;
         self.ticket = None;
         let result = result::<K>(&outcome, &held, &asked);
+        if result.is_ok() {
+            held.settle();
+        }
         // What comes back is what was held for this operation, whose type this is.
         R::give_back(held).map(|buffers| (result, buffers))
     }

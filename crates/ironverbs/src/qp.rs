@@ -2,19 +2,23 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use ironverbs_soft::{self as soft, Access, AttrMask, QpAttr, QpState, QpType, UdDest, WrOpcode};
 
 use crate::ah::Destination;
 use crate::buffer::{Source, Target, sealed::Buffer};
-use crate::completion::{Before, Done, Message};
+use crate::completion::{Before, Bound, Done, Message};
 use crate::cq::{CqInner, Reservation, Route};
-use crate::error::{CompletionError, Dropped, Rejected};
+use crate::error::{CompletionError, Dropped, Rejected, RequestError};
 use crate::pd::PdInner;
 use crate::queue::{Aftermath, Queue};
 use crate::request::{self, Batch, Plan, Request};
-use crate::{Cq, Endpoint, Error, Op, Pd, QpBuilder, RemoteRegion, Slice, Srq, Unconnected};
+use crate::{
+    Cq, Endpoint, Error, Op, Pd, QpBuilder, Region, RemoteRegion, Slice, Srq, TypeOne, TypeTwo,
+    Unconnected, Window, WindowType,
+};
 
 /// Reliable connection: everything arrives once and in order, or the sender learns that it did not.
 #[derive(Copy, Clone, Debug)]
@@ -396,6 +400,45 @@ impl<T: Connected> Qp<T> {
     ) -> Request<'_, B, Done> {
         let plan = Plan::new(WrOpcode::WriteWithImm).remote(remote).immediate(immediate);
         self.request(data, plan)
+    }
+}
+
+impl<T: Connected> Qp<T> {
+    /// Binds a window to part of a region that was made with MW_BIND: from then on peers reach it with these rights, and
+    /// no longer what it was bound to before. The rights are remote ones; ZERO_BASED has peers' addresses start at 0.
+    /// Brings what a peer needs. It is carried out when all requests before it are complete.
+    pub fn bind<W: WindowType>(
+        &self,
+        mut window: Window<W>,
+        region: &Region,
+        range: impl RangeBounds<usize>,
+        access: Access,
+    ) -> Request<'_, Window<W>, Bound> {
+        let (wr, refused) = window.bind(region, range, access);
+        let plan = Plan::of(wr).refused(self.refuses(&window)).refused(refused);
+        self.request(window, plan)
+    }
+
+    /// Ends what a window of type 1 is bound to.
+    pub fn unbind(&self, mut window: Window<TypeOne>) -> Request<'_, Window<TypeOne>, Done> {
+        let plan = Plan::of(window.unbind()).refused(self.refuses(&window));
+        self.request(window, plan)
+    }
+
+    /// Ends what a window of type 2 is bound to, which this queue pair has bound.
+    pub fn invalidate(&self, mut window: Window<TypeTwo>) -> Request<'_, Window<TypeTwo>, Done> {
+        let (rkey, refused) = match window.invalidate() {
+            Ok(rkey) => (rkey, None),
+            Err(why) => (0, Some(why)),
+        };
+        let plan = Plan::new(WrOpcode::LocalInv).invalidate(rkey);
+        let plan = plan.refused(self.refuses(&window)).refused(refused);
+        self.request(window, plan)
+    }
+
+    fn refuses<W: WindowType>(&self, window: &Window<W>) -> Option<RequestError> {
+        let ours = Arc::ptr_eq(window.pd(), &self.shared.pd);
+        (!ours).then_some(RequestError::OtherDomainWindow)
     }
 }
 

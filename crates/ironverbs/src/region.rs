@@ -1,7 +1,7 @@
 //! Memory regions: memory that the crate allocates, registers, and gives access to by copying.
 
 use std::collections::BTreeMap;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -108,6 +108,13 @@ impl Region {
     /// # Errors
     /// Outside, or Taken by another slice.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Slice, RangeError> {
+        let Range { start, end } = self.range(range)?;
+        self.0.lease(start, end)?;
+        Ok(Slice::new(self.0.clone(), start, end))
+    }
+
+    /// Start and end of a range that lies within.
+    pub(crate) fn range(&self, range: impl RangeBounds<usize>) -> Result<Range<usize>, RangeError> {
         let start = match range.start_bound() {
             Bound::Included(&n) => n,
             Bound::Excluded(&n) => n.saturating_add(1),
@@ -122,8 +129,7 @@ impl Region {
             let len = end.saturating_sub(start);
             return Err(RangeError::Outside { offset: start, len, size: self.len() });
         }
-        self.0.lease(start, end)?;
-        Ok(Slice::new(self.0.clone(), start, end))
+        Ok(start..end)
     }
 
     /// Copies bytes out.

@@ -32,8 +32,8 @@ pub(crate) struct Plan {
     /// Bytes of the remote region.
     remote_len: Option<u64>,
     silent: bool,
-    /// The address is of another protection domain.
-    foreign_address: bool,
+    /// Why it cannot be posted, where that is known already.
+    refused: Option<RequestError>,
 }
 
 impl Plan {
@@ -51,7 +51,17 @@ impl Plan {
             ud: None,
             xrc_srqn: 0,
         };
-        Plan { wr, remote_len: None, silent: false, foreign_address: false }
+        Plan::of(wr)
+    }
+
+    pub(crate) fn of(wr: SendWr) -> Plan {
+        Plan { wr, remote_len: None, silent: false, refused: None }
+    }
+
+    /// It cannot be posted, if there is a reason.
+    pub(crate) fn refused(mut self, why: Option<RequestError>) -> Plan {
+        self.refused = self.refused.or(why);
+        self
     }
 
     pub(crate) fn remote(mut self, remote: &RemoteRegion) -> Plan {
@@ -77,8 +87,7 @@ impl Plan {
 
     pub(crate) fn to(mut self, destination: UdDest, ours: bool) -> Plan {
         self.wr.ud = Some(destination);
-        self.foreign_address = !ours;
-        self
+        self.refused((!ours).then_some(RequestError::OtherDomainAddress))
     }
 
     fn is_atomic(&self) -> bool {
@@ -94,8 +103,8 @@ impl Plan {
     fn check(&self, held: &Held, inline: Option<&[u8]>, qp: &QpShared) -> Result<(), RequestError> {
         let write = self.is_atomic() || self.wr.opcode == WrOpcode::Read;
         held.check(qp.pd(), write)?;
-        if self.foreign_address {
-            return Err(RequestError::OtherDomainAddress);
+        if let Some(why) = self.refused {
+            return Err(why);
         }
         let len = inline.map_or(held.len(), |bytes| bytes.len() as u64).min(self.limit());
         if self.is_atomic() && len < 8 {

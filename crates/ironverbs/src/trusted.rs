@@ -33,6 +33,7 @@ impl Registered {
         // What peers may reach they may as well map.
         let remote =
             soft::Access::REMOTE_WRITE | soft::Access::REMOTE_READ | soft::Access::REMOTE_ATOMIC;
+        let remote = remote | soft::Access::MW_BIND;
         let memory = soft::Memory::allocate(len, access.intersects(remote))?;
         let addr = memory.addr();
         // SAFETY: the mapping is readable and writable and at least `len` long; it is unmapped only by our Drop,

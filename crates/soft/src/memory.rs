@@ -375,6 +375,13 @@ impl Regions {
         })?
     }
 
+    /// What a window is bound to: address as peers name it, bytes, key.
+    pub(crate) fn window(&self, rkey: u32) -> Option<(u64, u64, u32)> {
+        let window = self.slots.get(slot_of_key(rkey))?.window.as_ref()?;
+        let bound = window.bound.read();
+        bound.as_ref().map(|bound| (bound.region.iova, bound.region.len, bound.rkey))
+    }
+
     /// Binds a window (IBA 10.6.6.2). Where the key was another before, peers may still be using what it named.
     pub(crate) fn bind(&self, by: By, bind: &Bind) -> Result<(), Fault> {
         let slot = slot_of_key(bind.rkey);

@@ -83,6 +83,13 @@ impl Mw {
         self.rkey
     }
 
+    /// What it is bound to now: address as peers name it, bytes, and the key they use.
+    pub fn bound(&self) -> Option<(u64, u64, u32)> {
+        // A fork's copy of the lock may be held for ever.
+        self.pd.host().check().ok()?;
+        self.pd.host().regions.read().window(self.rkey)
+    }
+
     /// Its type.
     pub fn kind(&self) -> MwType {
         self.kind

@@ -13,3 +13,4 @@ mod shared_receives;
 mod simulated;
 mod support;
 mod waiting;
+mod windows;
