@@ -9,6 +9,7 @@ mod agent;
 mod doctor;
 mod explain;
 mod info;
+mod manual;
 mod perf;
 mod ping;
 mod ps;
@@ -22,7 +23,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 /// RDMA without an adapter: runs programs on a software device, shows it and measures it.
 #[derive(Parser)]
@@ -45,6 +46,8 @@ enum Command {
     Paths(reach::PathsArgs),
     Watch(watch::WatchArgs),
     Explain(explain::ExplainArgs),
+    #[command(hide = true)]
+    Manual(manual::ManualArgs),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Paths(args) => reach::paths(args),
         Command::Watch(args) => watch::run(args),
         Command::Explain(args) => explain::run(args),
+        Command::Manual(args) => manual::run(args, &Arguments::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

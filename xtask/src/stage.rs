@@ -1,4 +1,5 @@
-//! `cargo xtask stage`: a release build laid out as lib/, bin/, include/ and share/man/.
+//! `cargo xtask stage`: a release build laid out as lib/, bin/, include/ and share/man/; pkg-config finds it by
+//! PKG_CONFIG_PATH=STAGE/lib/pkgconfig.
 
 use crate::process::{During, Outcome, Program};
 use crate::tree;
@@ -17,11 +18,16 @@ const FILES: [(&str, &str); 6] = [
 ];
 
 /// File of the tree, and where it goes.
-const TEXTS: [(&str, &str); 4] = [
+const TEXTS: [(&str, &str); 8] = [
     ("capi/ibverbs/include/infiniband/ironverbs.h", "include/infiniband/ironverbs.h"),
     ("capi/ibverbs/man/ibv_gid_reachable.3", "share/man/man3/ibv_gid_reachable.3"),
     ("capi/ibverbs/man/ibv_register_sm_events.3", "share/man/man3/ibv_register_sm_events.3"),
-    ("capi/ibverbs/man/ibv_unregister_sm_events.3", "share/man/man3/ibv_unregister_sm_events.3"),
+    ("capi/ibverbs/pkgconfig/libibverbs.pc", "lib/pkgconfig/libibverbs.pc"),
+    ("capi/rdmacm/pkgconfig/librdmacm.pc", "lib/pkgconfig/librdmacm.pc"),
+    ("capi/ibumad/pkgconfig/libibumad.pc", "lib/pkgconfig/libibumad.pc"),
+    ("capi/ibmad/pkgconfig/libibmad.pc", "lib/pkgconfig/libibmad.pc"),
+    // One page for both calls.
+    ("capi/ibverbs/man/ibv_register_sm_events.3", "share/man/man3/ibv_unregister_sm_events.3"),
 ];
 
 /// Names beside them, each a link to a file of the same folder. Programs are linked with the first.
@@ -57,7 +63,7 @@ pub(crate) fn build() -> Program {
     ])
 }
 
-/// Copies what was built. A file in use is replaced, never written into.
+/// Copies what was built, and has the command write its manual. A file in use is replaced, never written into.
 pub(crate) fn install(prefix: &Path) -> Outcome {
     let built = tree::target().join("release");
     for (from, to) in FILES {
@@ -66,6 +72,8 @@ pub(crate) fn install(prefix: &Path) -> Outcome {
     for (from, to) in TEXTS {
         copy(&tree::root().join(from), &prefix.join(to), 0o644)?;
     }
+    let command = Program::new(prefix.join("bin/ironverbs").display().to_string());
+    command.arg("manual").arg(prefix.join("share/man/man1").display()).read()?;
     for (name, target) in LINKS {
         let name = prefix.join(name);
         if fs::read_link(&name).is_ok_and(|found| found == Path::new(target)) {

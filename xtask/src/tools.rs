@@ -27,6 +27,7 @@ pub(crate) const NUMA: Tool = tool("libnuma1", "/usr/share/doc/libnuma1");
 pub(crate) const CURL: Tool = tool("libcurl4", "/usr/share/doc/libcurl4");
 pub(crate) const CMAKE: Tool = tool("cmake", "cmake");
 pub(crate) const LIBNL: Tool = tool("libnl-route-3-dev", "/usr/share/doc/libnl-route-3-dev");
+pub(crate) const MAN: Tool = tool("man-db", "man");
 pub(crate) const PKGCONF: Tool = tool("pkgconf", "pkg-config");
 pub(crate) const LIBCLANG: Tool = tool("libclang-dev", "/usr/share/doc/libclang-dev");
 pub(crate) const FIO: Tool = tool("fio", "fio");

@@ -278,6 +278,8 @@ pub struct Entry {
     pub key: &'static str,
     /// Its environment variable.
     pub variable: &'static str,
+    /// What it may be.
+    pub expected: &'static str,
     /// The value, as it would stand in a variable.
     pub value: String,
     /// Where that came from.
@@ -394,7 +396,8 @@ impl Config {
             .iter()
             .map(|s| {
                 let (value, source) = (s.show)(self);
-                Entry { key: s.key, variable: s.variable, value, source: source.clone() }
+                let Spec { key, variable, expected, .. } = *s;
+                Entry { key, variable, expected, value, source: source.clone() }
             })
             .collect()
     }
