@@ -5,13 +5,14 @@
 #   interop.sh --list [GROUP]...
 #
 # STAGE is what `cargo xtask stage` makes, EXCHANGE the program of tests/exchange.c. Prints `ok NAME` or
-# `FAILED NAME: WHY` per case; --list the names only, anywhere. Groups: driver, pingpong, verbs, cm, multicast, perftest,
-# faults
-# and, only when named, matrix (all of perftest) and repeat (exchanges under loss, 50 times). With --direct both sides are the
+# `FAILED NAME: WHY` per case; --list the names only, anywhere. Groups: driver, worlds, pingpong, verbs, cm, multicast,
+# perftest, faults and, only when named, matrix (all of perftest) and repeat (exchanges under loss, 50 times). With --direct both sides are the
 # kernel's, in the initial namespace: that shows whether the harness and the kernel are right (netem has no effect there: the
 # kernel does not let such packets out).
 # In group driver the side `driven` is our library on rxe1, by the driver plug-in of Debian's rdma-core, against the kernel's
 # with Debian's library; and Debian's pyverbs, meanwhile, on rxe0, where what passes with Debian's library passes with ours.
+# In group worlds the side `united` is our librdmacm on software devices and on the kernel's at once (tests/worlds.c, built
+# beside EXCHANGE). Its software devices have another UDP port, since in the initial namespace the kernel has 4791.
 # What is on the wire during most of verbs goes to EXCHANGE.pcap, of cm to EXCHANGE.cm.pcap.
 #
 # Under loss only programs take part that tell each other, by TCP, that they are through before they take their queue pairs
@@ -20,7 +21,7 @@
 # these programs ask for, as "for ever" (a capture shows it retransmit every 68 ms until killed; so it does to itself when
 # its peer is killed).
 set -u
-groups=" driver pingpong verbs cm multicast perftest faults "
+groups=" driver worlds pingpong verbs cm multicast perftest faults "
 stage=${1-} exchange=${2-} direct= list=
 if [[ $stage == --list ]]; then list=1; shift; else shift 2; fi
 [[ ${1-} == --direct ]] && { direct=1; shift; }
@@ -35,7 +36,9 @@ ours() {
 }
 kernels() { "$@"; }
 driven() { env IRONVERBS_SOFT=off LD_LIBRARY_PATH="$stage/lib" "$@"; }
-export -f ours kernels driven
+united() { env IRONVERBS_UDP_PORT=4792 LD_LIBRARY_PATH="$stage/lib" "$@"; }
+export -f ours kernels driven united
+worlds=${exchange%/*}/worlds
 
 declare -A address=([kernels-v4]=10.79.0.1 [kernels-v6]=fd79::1 [ours-v4]=10.79.0.2 [ours-v6]=fd79::2
   [driven-v4]=10.79.0.1 [driven-v6]=fd79::1)
@@ -83,6 +86,7 @@ ready() { # SIDE PROGRAM LOG
     *ibv_* | *exchange*) [[ $("${space[@]}" ss -Hltn "sport = :$port") ]] ;;
     *ib_*" -R"*) grep -q "Waiting for client to connect" "$3" && sleep 1 ;;
     *ib_*) [[ $("${space[@]}" ss -Hltn "sport = :$port") ]] ;;
+    *worlds*) grep -q "^listening" "$3" ;;
     *mckey*) grep -q "receiving data transfers" "$3" && sleep 0.5 ;;
     *) asleep "$2" ;;
   esac
@@ -315,6 +319,36 @@ if group driver; then
   # Its server listens on IPv4.
   each driver-endpoint-client-v4 kernels driven v4 rdma_server "rdma_client -s HOST" ""
   each driver-mckey-client-v4 kernels driven v4 "mckey -m $multicast -b HERE" "mckey -m $multicast -b HERE -s" ""
+fi
+# alone NAME LINE: a program of side `united` that needs no peer.
+alone() {
+  [[ $list ]] && { echo "$1"; return; }
+  local status=0
+  run united 60 "$2" >"$logs/$1" 2>&1 || status=$?
+  ((status)) && { echo "FAILED $1: exit status $status"; tail -n 12 "$logs/$1"; } || echo "ok $1"
+}
+
+# Two worlds: on dummy1 there is a software device alone.
+if group worlds; then
+  [[ $list ]] || {
+    ip link add dummy1 type dummy
+    ip link set dummy1 up
+    ip addr add 10.80.0.1/24 dev dummy1
+    ip -6 addr add fd80::1/64 dev dummy1 nodad
+  }
+  v4="10.77.0.1=rxe0 10.79.0.1=rxe1 10.80.0.1=iron" v6="fd77::1=rxe0 fd79::1=rxe1 fd80::1=iron"
+  meet() { # NAME SERVER-SIDE CLIENT-SIDE SERVER CLIENT
+    if [[ $list ]]; then echo "$1"; else pair "$1" "$2" "$3" 60 "$worlds $4" "$5"; fi
+  }
+  meet worlds-listener-v4 united united "serve 7471 3" "$worlds connect 7471 $v4"
+  meet worlds-listener-v6 united united "serve 7471 3 ::" "$worlds connect 7471 $v6"
+  meet worlds-endpoint united united "endpoint 7471 3" "$worlds connect 7471 $v4"
+  meet worlds-server united kernels "serve 7471 1" "$worlds connect 7471 10.79.0.1=rxe1"
+  meet worlds-client ours united "serve 7471 1" "$worlds connect 7471 10.79.0.2=rxe1"
+  meet worlds-preference united united "serve 7471 2" \
+    "env IRONVERBS_PREFER=software $worlds connect 7471 10.77.0.1=iron 10.79.0.1=iron"
+  alone worlds-port-taken "$worlds taken 7471 10.80.0.1 10.77.0.1"
+  [[ $list ]] || ip link del dummy1
 fi
 if group pingpong; then
   pingpong half rc 4096 50

@@ -184,16 +184,25 @@ pub(crate) fn returned<T>(
 fn failed(verb: &'static str, failure: &Failure) -> c_int {
     let errno = failure.errno();
     if crate::host::explains() && !failure.is_routine() {
-        explain(verb, failure);
+        explain(verb, failure, "");
     }
     set_errno(errno);
     errno
 }
 
+/// Says something that is no failure of the call, where failures are explained.
+#[cold]
+pub(crate) fn note(verb: &'static str, failure: &Failure, consequence: &str) {
+    if crate::host::explains() {
+        explain(verb, failure, consequence);
+    }
+}
+
 /// One line for each failure; a verb that keeps failing in the same way is explained once.
-fn explain(verb: &'static str, failure: &Failure) {
+fn explain(verb: &'static str, failure: &Failure, consequence: &str) {
     static LAST: Mutex<String> = Mutex::new(String::new());
-    let line = format!("ironverbs: {verb}: {failure} ({})", errno_name(failure.errno()));
+    let errno = errno_name(failure.errno());
+    let line = format!("ironverbs: {verb}: {failure} ({errno}){consequence}");
     let mut last = LAST.lock();
     if *last != line {
         eprintln!("{line}");

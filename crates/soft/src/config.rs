@@ -108,6 +108,34 @@ impl KernelDriver {
     }
 }
 
+/// On whose device a connection manager's id lives where an address is on a device of the kernel and on one of ours
+/// (`prefer`).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Prefer {
+    /// The kernel's.
+    Kernel,
+    /// Ours.
+    Software,
+}
+
+impl Prefer {
+    fn parse(word: &str) -> Option<Prefer> {
+        Some(match word {
+            "kernel" => Prefer::Kernel,
+            "software" => Prefer::Software,
+            _ => return None,
+        })
+    }
+
+    /// The word that stands for it in a file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Prefer::Kernel => "kernel",
+            Prefer::Software => "software",
+        }
+    }
+}
+
 /// How data reaches a peer on the same host (`path`).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum DataPath {
@@ -200,6 +228,8 @@ pub struct Config {
     pub soft: Setting<Soft>,
     /// What drives devices of the kernel for which this library has a data path.
     pub kernel_driver: Setting<KernelDriver>,
+    /// Whose device an address stands for in the connection manager, where both have one with it.
+    pub prefer: Setting<Prefer>,
     /// Interfaces that get a device; empty stands for the rule of the default (every one that is
     /// up and has an address).
     pub interfaces: Setting<Vec<String>>,
@@ -248,6 +278,7 @@ impl Default for Config {
         Config {
             soft: Setting::default(Soft::Also),
             kernel_driver: Setting::default(KernelDriver::Own),
+            prefer: Setting::default(Prefer::Kernel),
             interfaces: Setting::default(Vec::new()),
             name_prefix: Setting::default("iron".to_owned()),
             // "IRV". The group bit of its first octet is set, so that no maker can own it and no
@@ -632,6 +663,13 @@ const SETTINGS: &[Spec] = &[
         expected: "\"own\" or \"plugin\"",
         put: |c, raw, s| put(&mut c.kernel_driver, raw.word().and_then(KernelDriver::parse), s),
         show: |c| (c.kernel_driver.value.as_str().to_owned(), &c.kernel_driver.source),
+    },
+    Spec {
+        key: "prefer",
+        variable: "IRONVERBS_PREFER",
+        expected: "\"kernel\" or \"software\"",
+        put: |c, raw, s| put(&mut c.prefer, raw.word().and_then(Prefer::parse), s),
+        show: |c| (c.prefer.value.as_str().to_owned(), &c.prefer.source),
     },
     Spec {
         key: "interfaces",

@@ -120,9 +120,7 @@ impl EventFd {
 
     /// Whether its user has set `O_NONBLOCK`.
     pub fn is_nonblocking(&self) -> bool {
-        // SAFETY: takes no pointers.
-        let flags = unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_GETFL) };
-        flags >= 0 && flags & libc::O_NONBLOCK != 0
+        is_nonblocking(self.fd.as_fd())
     }
 
     /// Takes signals; with none pending waits for them, or fails if the descriptor has
@@ -279,6 +277,19 @@ impl Epoll {
         uninterrupted(self.wait_ms(events, timeout))
     }
 
+    /// Waits until a descriptor is ready, for ever.
+    ///
+    /// # Errors
+    /// `Interrupted` when a signal handler ran meanwhile; otherwise as poll(2).
+    pub fn wait_for_any(&self) -> io::Result<()> {
+        wait_readable(self.fd.as_fd())
+    }
+
+    /// Whether its user has set `O_NONBLOCK`, which means nothing to the kernel.
+    pub fn is_nonblocking(&self) -> bool {
+        is_nonblocking(self.fd.as_fd())
+    }
+
     /// By epoll_pwait2(2), Linux 5.11: nanoseconds.
     fn pwait2(&self, events: &mut [Event], timeout: Option<Duration>) -> io::Result<usize> {
         let timeout = timeout.map(|t| libc::timespec {
@@ -325,6 +336,38 @@ impl From<Epoll> for OwnedFd {
     fn from(epoll: Epoll) -> Self {
         epoll.fd
     }
+}
+
+/// Waits until a descriptor is readable, for ever.
+///
+/// # Errors
+/// `Interrupted` when a signal handler ran meanwhile; otherwise as poll(2).
+pub fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd, alive during the call.
+    match unsafe { libc::poll(&raw mut poll, 1, -1) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn is_nonblocking(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: takes no pointers.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    flags >= 0 && flags & libc::O_NONBLOCK != 0
+}
+
+/// Sets `O_NONBLOCK`.
+///
+/// # Errors
+/// As fcntl(2), which fails only for what is no descriptor.
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: takes no pointers.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    // SAFETY: likewise.
+    let done =
+        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags.max(0) | libc::O_NONBLOCK) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn uninterrupted(result: io::Result<usize>) -> io::Result<usize> {

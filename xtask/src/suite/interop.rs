@@ -26,9 +26,13 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     let [data, cm] = ["exchange.pcap", "exchange.cm.pcap"].map(|name| tree::target().join(name));
     cases.always("guest", seconds(1800), |case| {
         let _ = (fs::remove_file(&data), fs::remove_file(&cm));
-        let source = tree::root().join("tests/exchange.c");
-        let build = Program::new("gcc").args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
-        case.run(&build.arg(exchange.display()).arg(source.display()).arg("-libverbs"))?;
+        for (name, program) in [("exchange", &exchange), ("worlds", &tree::target().join("worlds"))]
+        {
+            let source = tree::root().join(format!("tests/{name}.c"));
+            let build = Program::new("gcc").args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
+            let build = build.arg(program.display()).arg(source.display());
+            case.run(&build.args(["-libverbs", "-lrdmacm"]))?;
+        }
         let guest = script().arg(tree::stage().display()).arg(exchange.display());
         let program = guest.under(vm::program().args(["--timeout", "1700", "--"]).into_words());
         // A case that failed has its own line; here only the guest itself counts.

@@ -1,14 +1,131 @@
-//! Event channels.
+//! Event channels: of the software devices' connection manager, of the kernel's, or of both.
+//!
+//! Where both are to be had, the descriptor that a program polls is an epoll(7) instance that watches theirs. What is
+//! told of either is readable there, and `O_NONBLOCK`, which means nothing to such a descriptor, is looked up when an
+//! event is asked for. The kernel's connection manager is opened whether or not there are devices: they may come.
 
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use ironverbs::raw::cm::EventChannel;
+use ironverbs::raw as soft;
+use ironverbs_sys::event::{Epoll, Interest};
+use soft::cm::EventChannel;
+use soft::config::Soft;
 
-use super::objects::ChannelView;
+use super::objects::{self, ChannelView};
+use super::{event, kernel};
 use crate::abi::*;
-use crate::fail::{self, Outcome};
+use crate::fail::{self, Failure, Outcome};
 use crate::host::host;
 use crate::pool::Object;
+
+/// What stands behind a channel of a program.
+pub(super) struct Channel {
+    soft: Option<Arc<EventChannel>>,
+    kernel: Option<Arc<kernel::Channel>>,
+    /// Watches both, where there are both.
+    both: Option<Epoll>,
+    /// Who is asked first next time, so that neither starves the other.
+    kernels_turn: AtomicBool,
+}
+
+/// An event that was read.
+pub(super) struct Read {
+    pub(super) c: *mut rdma_cm_event,
+    pub(super) event: u32,
+    pub(super) status: i32,
+}
+
+impl Channel {
+    fn open() -> Outcome<Channel> {
+        let host = host()?;
+        let single = |soft, kernel| Channel {
+            soft,
+            kernel,
+            both: None,
+            kernels_turn: AtomicBool::new(false),
+        };
+        let kernels = match host.config().soft.value {
+            Soft::Only => return Ok(single(Some(EventChannel::new(host)?), None)),
+            Soft::Off => return Ok(single(None, Some(kernel::Channel::open()?))),
+            Soft::Also => kernel::Channel::open(),
+        };
+        let Ok(kernels) = kernels else {
+            return Ok(single(Some(EventChannel::new(host)?), None));
+        };
+        let soft = match kernel::has_devices() {
+            // One may come later.
+            true => EventChannel::for_later(host)?,
+            false => EventChannel::new(host)?,
+        };
+        let both = Epoll::new()?;
+        // SAFETY: the channel's own descriptor, open as long as the channel.
+        both.add(unsafe { BorrowedFd::borrow_raw(soft.fd()) }, 0, Interest::READ)?;
+        kernels.share()?;
+        both.add(kernels.fd.as_fd(), 1, Interest::READ)?;
+        Ok(Channel { both: Some(both), ..single(Some(soft), Some(kernels)) })
+    }
+
+    fn fd(&self) -> i32 {
+        match self {
+            Channel { both: Some(both), .. } => both.as_fd().as_raw_fd(),
+            Channel { soft: Some(soft), .. } => soft.fd(),
+            Channel { kernel: Some(kernel), .. } => kernel.fd.as_raw_fd(),
+            _ => -1,
+        }
+    }
+
+    /// The software devices' part.
+    pub(super) fn soft(&self) -> Option<&Arc<EventChannel>> {
+        self.soft.as_ref()
+    }
+
+    /// The kernel's part.
+    pub(super) fn kernel(&self) -> Option<&Arc<kernel::Channel>> {
+        self.kernel.as_ref()
+    }
+
+    /// The next event of either, in its C structure. Waits unless the program has set `O_NONBLOCK`.
+    pub(super) fn next(&self) -> Outcome<Read> {
+        match self {
+            Channel { both: Some(both), soft: Some(soft), kernel: Some(kernel), .. } => loop {
+                if let Some(read) = self.take(soft, kernel)? {
+                    return Ok(read);
+                }
+                if both.is_nonblocking() {
+                    return Err(io::Error::from_raw_os_error(libc::EAGAIN).into());
+                }
+                soft.wait_by(|| both.wait_for_any())?;
+            },
+            Channel { soft: Some(soft), .. } => event::next(|| soft.next_event().map(Some))?
+                .ok_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN).into()),
+            Channel { kernel: Some(kernel), .. } => kernel::next(kernel),
+            _ => Err(Failure::Null { what: "event channel" }),
+        }
+    }
+
+    fn take(
+        &self,
+        soft: &Arc<EventChannel>,
+        kernel: &Arc<kernel::Channel>,
+    ) -> Outcome<Option<Read>> {
+        let turn = self.kernels_turn.load(Ordering::Relaxed);
+        for kernels in [turn, !turn] {
+            let read = match kernels {
+                true => kernel::try_next(kernel)?,
+                false => event::next(|| soft.try_next_event())?,
+            };
+            if read.is_some() {
+                self.kernels_turn.store(!kernels, Ordering::Relaxed);
+                return Ok(read);
+            }
+        }
+        Ok(None)
+    }
+}
 
 /// rdma_create_event_channel(3): NULL with ENODEV where there is no device.
 pub(crate) extern "C" fn create_event_channel() -> *mut rdma_event_channel {
@@ -16,8 +133,8 @@ pub(crate) extern "C" fn create_event_channel() -> *mut rdma_event_channel {
 }
 
 /// A channel and its C structure.
-pub(super) fn create() -> Outcome<(*mut rdma_event_channel, Arc<EventChannel>)> {
-    let channel = EventChannel::new(host()?)?;
+pub(super) fn create() -> Outcome<(*mut rdma_event_channel, Arc<Channel>)> {
+    let channel = Arc::new(Channel::open()?);
     let fd = channel.fd();
     let view = ChannelView(channel.clone());
     let object = rdma_event_channel::pool().insert(view, |object, _| {
@@ -27,20 +144,126 @@ pub(super) fn create() -> Outcome<(*mut rdma_event_channel, Arc<EventChannel>)> 
     Ok((object.as_ptr(), channel))
 }
 
+/// The channel that a program gives for an id, or one of the id's own, which then works synchronously.
+///
+/// # Safety
+/// As for [`objects::find`].
+pub(super) unsafe fn given_or_own(
+    c: *mut rdma_event_channel,
+) -> Outcome<(*mut rdma_event_channel, Arc<Channel>)> {
+    match c.is_null() {
+        true => create(),
+        // SAFETY: the caller's promise.
+        false => Ok((c, unsafe { objects::channel(c)? })),
+    }
+}
+
+/// rdma_get_cm_event(3).
+///
+/// # Safety
+/// As for [`objects::find`]; `out` is null or has room for a pointer.
+pub(crate) unsafe extern "C" fn get_cm_event(
+    channel: *mut rdma_event_channel,
+    out: *mut *mut rdma_cm_event,
+) -> i32 {
+    fail::number("rdma_get_cm_event", || {
+        let out = objects::given("event", out)?;
+        // SAFETY: the caller's promise.
+        let event = unsafe { objects::channel(channel)? }.next()?;
+        // SAFETY: the caller's promise.
+        unsafe { out.write(event.c) };
+        Ok(0)
+    })
+}
+
 /// rdma_destroy_event_channel(3). Its descriptor is closed with the last id that uses it.
 ///
 /// # Safety
-/// As for [`super::objects::find`].
+/// As for [`objects::find`].
 pub(crate) unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
-    // SAFETY: the caller's promise.
-    fail::silent("rdma_destroy_event_channel", || unsafe { destroy(channel) });
+    fail::silent("rdma_destroy_event_channel", || destroy(channel));
 }
 
-/// # Safety
-/// As for [`super::objects::find`].
-pub(super) unsafe fn destroy(channel: *mut rdma_event_channel) -> Outcome<()> {
-    // SAFETY: the caller's promise.
+pub(super) fn destroy(channel: *mut rdma_event_channel) -> Outcome<()> {
+    // SAFETY: channels have no handle to be read; the address is compared.
     let number = unsafe { rdma_event_channel::pool().find(channel)? }.number();
     rdma_event_channel::pool().remove(number);
     Ok(())
+}
+
+/// rdma_migrate_id(3): to no channel makes an id synchronous.
+///
+/// # Safety
+/// As for [`objects::find`].
+pub(crate) unsafe extern "C" fn migrate_id(
+    id: *mut rdma_cm_id,
+    to: *mut rdma_event_channel,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    fail::number("rdma_migrate_id", || unsafe { migrate(id, to) }.map(|()| 0))
+}
+
+/// Moves an id to a channel, or to one of its own: what of it lives in either world.
+///
+/// # Safety
+/// As for [`objects::find`].
+pub(super) unsafe fn migrate(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    let halves = unsafe { objects::halves(id)? };
+    let soft = halves.soft.clone().map(|half| objects::Handle { c: id, id: half });
+    let kernels = halves.kernel.clone().map(|half| kernel::Handle { c: id, id: half });
+    let was_sync = soft.as_ref().is_some_and(objects::Handle::is_sync)
+        || kernels.as_ref().is_some_and(kernel::Handle::is_sync);
+    if was_sync && to.is_null() {
+        return Err(Failure::Null { what: "event channel of a synchronous id" });
+    }
+    // SAFETY: the caller's promise.
+    let (c, channel) = unsafe { given_or_own(to)? };
+    if let Some(soft) = &soft {
+        soft.drop_event();
+    } else if let Some(kernels) = &kernels {
+        kernels.drop_event();
+    }
+    let moved = moved(&channel, soft.as_ref(), kernels.as_ref());
+    if moved.is_err() && to.is_null() {
+        let _ = destroy(c);
+    }
+    moved?;
+    if let Some(soft) = &soft {
+        soft.id.parts.lock().sync = to.is_null();
+    }
+    if let Some(kernels) = &kernels {
+        kernels.id.parts.lock().sync = to.is_null();
+    }
+    objects::change(id, |halves| halves.channel = channel)?;
+    // SAFETY: the place was found alive; a program does not touch an id while it calls us with it.
+    let shown = unsafe { ptr::replace(&raw mut (*id).channel, c) };
+    if was_sync {
+        let _ = destroy(shown);
+    }
+    Ok(())
+}
+
+fn moved(
+    to: &Channel,
+    soft: Option<&objects::Handle>,
+    kernels: Option<&kernel::Handle>,
+) -> Outcome<()> {
+    let lacks = || Failure::Io(io::Error::from_raw_os_error(libc::ENODEV));
+    let mut back = None;
+    if let Some(kernels) = kernels {
+        let target = to.kernel.as_ref().ok_or_else(lacks)?;
+        back = Some((kernels, kernels.migrate(target)?));
+    }
+    let Some(soft) = soft else { return Ok(()) };
+    let moved = match &to.soft {
+        Some(target) => soft.id.soft.migrate(target).map_err(Failure::from),
+        None => Err(lacks()),
+    };
+    if moved.is_err()
+        && let Some((kernels, old)) = back
+    {
+        let _ = kernels.migrate(&old);
+    }
+    moved
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ironverbs::raw as soft;
 use parking_lot::Mutex;
+use soft::config::Soft;
 
 use crate::abi::*;
 use crate::device;
@@ -89,9 +90,14 @@ pub(crate) unsafe extern "C" fn get_devices(num: *mut c_int) -> *mut *mut ibv_co
         unsafe { *num = 0 };
     }
     fail::object("rdma_get_devices", || {
-        let kernels = super::kernel::wanted();
-        let devices = if kernels { Vec::new() } else { host()?.devices()? };
-        let mut contexts = if kernels { super::kernel::get_devices()? } else { Vec::new() };
+        let host = host()?;
+        let which = host.config().soft.value;
+        let devices = if which == Soft::Off { Vec::new() } else { host.devices()? };
+        let names: Vec<_> = devices.iter().map(|device| device.name().to_owned()).collect();
+        let mut contexts = match which {
+            Soft::Only => Vec::new(),
+            Soft::Also | Soft::Off => super::kernel::get_devices(&names)?,
+        };
         let mut refusal = None;
         for device in &devices {
             match opened(device) {

@@ -1,21 +1,21 @@
 //! Endpoints: ids that work synchronously, made from what [`super::getaddrinfo`] found.
 
 use std::ffi::c_int;
+use std::io;
 use std::ptr;
-use std::time::Duration;
 
 use ironverbs::raw as soft;
 use soft::cm::CmEventKind;
 
-use super::address::Address;
-use super::objects::{self, Handle, Template, field, given};
-use super::{event, id, options, qp, srq};
+use super::objects::{self, Template, given};
+use super::worlds::Any;
+use super::{dispatch, id, kernel};
 use crate::abi::*;
 use crate::convert;
 use crate::fail::{self, Failure, Outcome};
 
-/// How long an endpoint waits for each of address and route.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long an endpoint waits for each of address and route, in milliseconds.
+const PATIENCE: c_int = 2000;
 
 /// rdma_create_ep(3).
 ///
@@ -34,72 +34,107 @@ pub(crate) unsafe extern "C" fn create_ep(
         let (out, res) = unsafe { (given("id", out)?, &*given("rdma_addrinfo", res)?) };
         let ps = u32::try_from(res.ai_port_space)
             .map_err(|_| Failure::Argument { what: "ai_port_space", value: u64::MAX })?;
-        let qp_type = match res.ai_qp_type {
-            0 => None,
-            other => Some(convert::qp_type(other as u32)?),
-        };
         // SAFETY: no channel is given.
-        let handle = unsafe { id::create(ptr::null_mut(), ptr::null_mut(), ps, qp_type)? };
+        let c = unsafe {
+            match dispatch::is_only_kernels(ptr::null_mut()) {
+                true => {
+                    kernel::create(ptr::null_mut(), ptr::null_mut(), ps, res.ai_qp_type as u32)?.c
+                }
+                false => {
+                    let qp_type = match res.ai_qp_type {
+                        0 => None,
+                        other => Some(convert::qp_type(other as u32)?),
+                    };
+                    id::create(ptr::null_mut(), ptr::null_mut(), ps, qp_type)?.c
+                }
+            }
+        };
         // SAFETY: the caller's promise.
-        if let Err(refused) = unsafe { prepare(&handle, res, pd, init) } {
-            let _ = id::destroy(&handle);
-            return Err(refused);
+        unsafe {
+            if let Err(refused) = prepare(c, res, pd, init) {
+                destroy_ep(c);
+                return Err(refused);
+            }
+            out.write(c);
         }
-        // SAFETY: the caller's promise.
-        unsafe { out.write(handle.c) };
         Ok(0)
     })
 }
 
+/// The failure of a call that has set errno, and said why.
+fn done(result: c_int) -> Outcome<()> {
+    if result == 0 { Ok(()) } else { Err(Failure::Io(io::Error::last_os_error())) }
+}
+
 /// # Safety
-/// As for [`create_ep`].
+/// As for [`create_ep`]; the id is alive.
 unsafe fn prepare(
-    handle: &Handle,
+    c: *mut rdma_cm_id,
     res: &rdma_addrinfo,
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> Outcome<()> {
     // SAFETY: the caller's promise.
-    let src = unsafe { Address::read_optional(res.ai_src_addr)? };
-    // SAFETY: the caller's promise.
-    let mut init = unsafe { init.as_mut() };
-    if let Some(init) = &mut init
-        && res.ai_qp_type != 0
-    {
-        init.qp_type = res.ai_qp_type as u32;
-    }
-    if res.ai_flags & RAI_PASSIVE != 0 {
-        src.ok_or(Failure::Null { what: "ai_src_addr" })?.bind(&handle.id.soft)?;
-        handle.refresh()?;
-        if let Some(init) = init {
-            handle.id.parts.lock().template = Some(Template { pd, init: *init });
+    unsafe {
+        if !init.is_null() && res.ai_qp_type != 0 {
+            (*init).qp_type = res.ai_qp_type as u32;
         }
-        return Ok(());
-    }
-    // SAFETY: the caller's promise.
-    let dst = unsafe { Address::read(res.ai_dst_addr)? };
-    dst.resolve(&handle.id.soft, src, PATIENCE)?;
-    handle.set(field!(route.addr.dst_addr), dst.storage());
-    handle.complete()?;
-    if res.ai_route_len > 0 {
-        // SAFETY: the caller's promise.
-        let path = unsafe { options::path(res.ai_route, res.ai_route_len)? };
-        handle.id.soft.set_path(path)?;
-    } else {
-        handle.id.soft.resolve_route(PATIENCE)?;
-    }
-    handle.complete()?;
-    if let Some(init) = init {
-        // SAFETY: the caller's promise.
-        unsafe { qp::create(handle, pd, init)? };
-    }
-    if res.ai_connect_len > 0 && !res.ai_connect.is_null() {
-        // SAFETY: the caller's promise.
-        let data =
-            unsafe { std::slice::from_raw_parts(res.ai_connect.cast::<u8>(), res.ai_connect_len) };
-        handle.id.parts.lock().preface = data.to_vec();
+        if res.ai_flags & RAI_PASSIVE != 0 {
+            done(dispatch::bind_addr(c, given("ai_src_addr", res.ai_src_addr)?))?;
+            if !init.is_null() {
+                remember(c, &Template { pd, init: *init })?;
+            }
+            return Ok(());
+        }
+        done(dispatch::resolve_addr(c, res.ai_src_addr, res.ai_dst_addr, PATIENCE))?;
+        if res.ai_route_len > 0 {
+            let (level, name) = (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH);
+            done(dispatch::set_option(c, level, name, res.ai_route, res.ai_route_len))?;
+            // Of a path that the program knows there is an event, too.
+            let any = Any::find(c)?;
+            any.complete()?;
+        } else {
+            done(dispatch::resolve_route(c, PATIENCE))?;
+        }
+        if !init.is_null() {
+            done(dispatch::create_qp(c, pd, init))?;
+        }
+        if res.ai_connect_len > 0 && !res.ai_connect.is_null() {
+            let data = std::slice::from_raw_parts(res.ai_connect.cast::<u8>(), res.ai_connect_len);
+            let halves = Any::find(c)?.halves;
+            if let Some(id) = halves.soft {
+                id.parts.lock().preface = data.to_vec();
+            }
+            if let Some(id) = halves.kernel {
+                id.parts.lock().preface = data.to_vec();
+            }
+        }
     }
     Ok(())
+}
+
+/// Keeps what queue pairs are made from, in whatever world requests come.
+///
+/// # Safety
+/// As for [`objects::find`].
+unsafe fn remember(c: *mut rdma_cm_id, template: &Template) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    let halves = unsafe { Any::find(c)? }.halves;
+    let copy = || Some(Template { pd: template.pd, init: template.init });
+    if let Some(id) = halves.soft {
+        id.parts.lock().template = copy();
+    }
+    if let Some(id) = halves.kernel {
+        id.parts.lock().template = copy();
+    }
+    Ok(())
+}
+
+/// What queue pairs of a listening endpoint are made from.
+fn remembered(listener: &Any) -> Option<(*mut ibv_pd, ibv_qp_init_attr)> {
+    let copy = |template: &Template| (template.pd, template.init);
+    let soft = || listener.halves.soft.as_ref()?.parts.lock().template.as_ref().map(copy);
+    soft().or_else(|| listener.halves.kernel.as_ref()?.parts.lock().template.as_ref().map(copy))
 }
 
 /// rdma_destroy_ep(3): the id, its queue pair and its SRQ.
@@ -109,17 +144,20 @@ unsafe fn prepare(
 pub(crate) unsafe extern "C" fn destroy_ep(c: *mut rdma_cm_id) {
     fail::silent("rdma_destroy_ep", || {
         // SAFETY: the caller's promise.
-        let handle = unsafe { objects::find(c)? };
-        // SAFETY: the caller's promise.
         unsafe {
-            if !handle.get(field!(qp)).is_null() {
-                qp::destroy(&handle)?;
+            objects::halves(c)?;
+            if !(*c).qp.is_null() {
+                dispatch::destroy_qp(c);
             }
-            if !handle.get(field!(srq)).is_null() {
-                srq::destroy(&handle)?;
+            if !(*c).srq.is_null() {
+                dispatch::destroy_srq(c);
             }
+            // Either has said why.
+            if !(*c).qp.is_null() || !(*c).srq.is_null() {
+                return Err(Failure::Io(io::Error::last_os_error()));
+            }
+            done(dispatch::destroy_id(c))
         }
-        id::destroy(&handle)
     });
 }
 
@@ -134,33 +172,33 @@ pub(crate) unsafe extern "C" fn get_request(
     fail::number("rdma_get_request", || {
         let out = given("id", out)?;
         // SAFETY: the caller's promise.
-        let listener = unsafe { objects::find(listen)? };
+        let listener = unsafe { Any::find(listen)? };
         if !listener.is_sync() {
             return Err(Failure::Null { what: "channel of a synchronous id" });
         }
         let (kind, status) = listener.await_event()?;
-        let event = listener.get(field!(event));
-        if status != 0 || kind != CmEventKind::ConnectRequest {
+        let event = listener.event();
+        if status != 0 || kind != CmEventKind::ConnectRequest as u32 {
             listener.drop_event();
             let errno = if status == 0 { libc::EINVAL } else { status.saturating_abs() };
-            return Err(Failure::Io(std::io::Error::from_raw_os_error(errno)));
+            return Err(Failure::Io(io::Error::from_raw_os_error(errno)));
         }
         // From here on it is the new id's.
-        listener.set(field!(event), ptr::null_mut());
+        listener.set_event(ptr::null_mut());
         // SAFETY: the event is ours until it is acknowledged; its id was made with it.
-        let new = unsafe { objects::find((*event).id)? };
-        let template =
-            listener.id.parts.lock().template.as_ref().map(|found| (found.pd, found.init));
-        if let Some((pd, mut init)) = template {
+        let new = unsafe { Any::find((*event).id)? };
+        if let Some((pd, mut init)) = remembered(&listener) {
             // SAFETY: what the program gave to rdma_create_ep(3); checked as in every verb.
-            if let Err(refused) = unsafe { qp::create(&new, pd, &mut init) } {
-                let _ = event::acknowledge(event);
-                let _ = new.id.soft.reject(&[]);
-                let _ = id::destroy(&new);
-                return Err(refused);
+            unsafe {
+                if let Err(refused) = done(dispatch::create_qp(new.c, pd, &raw mut init)) {
+                    dispatch::ack_cm_event(event);
+                    dispatch::reject(new.c, ptr::null(), 0);
+                    dispatch::destroy_id(new.c);
+                    return Err(refused);
+                }
             }
         }
-        new.set(field!(event), event);
+        new.set_event(event);
         // SAFETY: the caller's promise.
         unsafe { out.write(new.c) };
         Ok(0)

@@ -1,37 +1,19 @@
 //! Events.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io;
 use std::ptr;
-use std::sync::Arc;
 
 use ironverbs::raw as soft;
-use soft::cm::{CmEvent, CmEventKind, ConnParam, EventChannel, EventParam, UdParam};
+use soft::cm::{CmEvent, CmEventKind, ConnParam, EventParam, UdParam};
 
-use super::objects::{self, EventView, Handle, field, given};
+use super::channel::Read;
+use super::objects::{self, EventView, Handle, field};
 use super::{channel, id};
 use crate::abi::*;
 use crate::convert;
-use crate::fail::{self, Outcome};
+use crate::fail::{self, Failure, Outcome};
 use crate::pool::Object;
-
-/// rdma_get_cm_event(3).
-///
-/// # Safety
-/// As for [`objects::find`]; `out` is null or has room for a pointer.
-pub(crate) unsafe extern "C" fn get_cm_event(
-    channel: *mut rdma_event_channel,
-    out: *mut *mut rdma_cm_event,
-) -> c_int {
-    fail::number("rdma_get_cm_event", || {
-        let out = given("event", out)?;
-        // SAFETY: the caller's promise.
-        let channel = unsafe { objects::channel(channel)? };
-        let event = next(&channel)?;
-        // SAFETY: the caller's promise.
-        unsafe { out.write(event.c) };
-        Ok(0)
-    })
-}
 
 /// rdma_ack_cm_event(3).
 pub(crate) extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int {
@@ -70,17 +52,10 @@ pub(crate) extern "C" fn event_str(event: c_int) -> *const c_char {
     name.unwrap_or(c"UNKNOWN EVENT").as_ptr()
 }
 
-/// An event that was read.
-pub(super) struct Read {
-    pub(super) c: *mut rdma_cm_event,
-    pub(super) kind: CmEventKind,
-    pub(super) status: c_int,
-}
-
-/// The next event of a channel, in its C structure, the structure of its id up to date.
-pub(super) fn next(channel: &Arc<EventChannel>) -> Outcome<Read> {
+/// The next event that `take` finds, in its C structure, the structure of its id up to date.
+pub(super) fn next(take: impl Fn() -> io::Result<Option<CmEvent>>) -> Outcome<Option<Read>> {
     loop {
-        let event = channel.next_event()?;
+        let Some(event) = take()? else { return Ok(None) };
         let (id, listen) = match event.listen_id() {
             None => (objects::known(event.id()), None),
             Some(listener) => {
@@ -88,29 +63,30 @@ pub(super) fn next(channel: &Arc<EventChannel>) -> Outcome<Read> {
                 (Some(requested(&event, &listener)?), Some(listener))
             }
         };
-        // Its id was destroyed meanwhile.
+        // Its id was destroyed meanwhile, or moved to the kernel.
         let Some(id) = id else { continue };
         id.refresh()?;
         id.refresh_qp();
         id.note(event.kind());
-        return hand_out(event, &id, listen.as_ref());
+        return hand_out(event, &id, listen.as_ref()).map(Some);
     }
 }
 
 /// The id of a request: it has the context of the one that listens, and works as that does.
 fn requested(event: &CmEvent, listener: &Handle) -> Outcome<Handle> {
     let sync = listener.is_sync();
-    let mut shown = listener.get(field!(channel));
+    // SAFETY: the listener is alive.
+    let mut shown =
+        (listener.get(field!(channel)), unsafe { objects::halves(listener.c)? }.channel);
     if sync {
-        let (c, own) = channel::create()?;
-        event.id().migrate(&own)?;
-        shown = c;
+        shown = channel::create()?;
+        let own = shown.1.soft().ok_or(Failure::Null { what: "channel of an id" })?;
+        event.id().migrate(own)?;
     }
-    let context = listener.get(field!(context));
+    let (context, c) = (listener.get(field!(context)), shown.0);
     let new = objects::insert(event.id().clone(), shown, context, sync);
     if new.is_err() && sync {
-        // SAFETY: made above.
-        let _ = unsafe { channel::destroy(shown) };
+        let _ = channel::destroy(c);
     }
     let new = new?;
     if let EventParam::Conn(param) = event.param() {
@@ -140,7 +116,7 @@ fn hand_out(event: CmEvent, id: &Handle, listen: Option<&Handle>) -> Outcome<Rea
     if object.is_err() && listen.is_some() {
         id::abandon(id);
     }
-    Ok(Read { c: object?.as_ptr(), kind, status })
+    Ok(Read { c: object?.as_ptr(), event: kind as u32, status })
 }
 
 fn bytes(data: &[u8]) -> (*const c_void, u8) {

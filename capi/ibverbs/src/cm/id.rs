@@ -43,18 +43,16 @@ pub(super) unsafe fn create(
 ) -> Outcome<Handle> {
     let space = PortSpace::from_number(ps.into())
         .ok_or(Failure::Argument { what: "port space", value: ps.into() })?;
-    if !channel.is_null() {
-        // SAFETY: the caller's promise.
-        let soft = unsafe { objects::channel(channel)? };
-        return objects::insert(CmId::new(&soft, space, qp_type)?, channel, context, false);
-    }
-    let (own, soft) = channel::create()?;
-    let new = CmId::new(&soft, space, qp_type)
-        .map_err(Failure::from)
-        .and_then(|id| objects::insert(id, own, context, true));
-    if new.is_err() {
-        // SAFETY: made above.
-        let _ = unsafe { channel::destroy(own) };
+    // SAFETY: the caller's promise.
+    let shown = unsafe { channel::given_or_own(channel)? };
+    let sync = channel.is_null();
+    let own = shown.0;
+    let soft = shown.1.soft().cloned().ok_or(Failure::Null { what: "channel of the id" });
+    let new = soft
+        .and_then(|soft| Ok(CmId::new(&soft, space, qp_type)?))
+        .and_then(|id| objects::insert(id, shown, context, sync));
+    if new.is_err() && sync {
+        let _ = channel::destroy(own);
     }
     new
 }
@@ -85,12 +83,11 @@ pub(super) fn abandon(handle: &Handle) {
 
 fn end(handle: &Handle) {
     let own = handle.is_sync().then(|| handle.get(field!(channel)));
-    if !handle.remove() {
+    if !objects::remove(handle.c) {
         return;
     }
     if let Some(own) = own {
-        // SAFETY: the channel that was made for this id; checked like any other.
-        let _ = unsafe { channel::destroy(own) };
+        let _ = channel::destroy(own);
     }
 }
 
@@ -159,45 +156,6 @@ pub(crate) unsafe extern "C" fn listen(id: *mut rdma_cm_id, backlog: c_int) -> c
         let handle = unsafe { objects::find(id)? };
         handle.id.soft.listen(u32::try_from(backlog).unwrap_or(0))?;
         handle.refresh()?;
-        Ok(0)
-    })
-}
-
-/// rdma_migrate_id(3): to no channel makes an id synchronous.
-///
-/// # Safety
-/// As for [`objects::find`].
-pub(crate) unsafe extern "C" fn migrate_id(
-    id: *mut rdma_cm_id,
-    to: *mut rdma_event_channel,
-) -> c_int {
-    fail::number("rdma_migrate_id", || {
-        // SAFETY: the caller's promise.
-        let handle = unsafe { objects::find(id)? };
-        let was_sync = handle.is_sync();
-        if was_sync && to.is_null() {
-            return Err(Failure::Null { what: "event channel of a synchronous id" });
-        }
-        let (c, soft) = match to.is_null() {
-            true => channel::create()?,
-            // SAFETY: the caller's promise.
-            false => (to, unsafe { objects::channel(to)? }),
-        };
-        handle.drop_event();
-        if let Err(e) = handle.id.soft.migrate(&soft) {
-            if to.is_null() {
-                // SAFETY: made above.
-                let _ = unsafe { channel::destroy(c) };
-            }
-            return Err(e.into());
-        }
-        let old = handle.get(field!(channel));
-        handle.set(field!(channel), c);
-        handle.id.parts.lock().sync = to.is_null();
-        if was_sync {
-            // SAFETY: the channel that was made for this id; checked like any other.
-            let _ = unsafe { channel::destroy(old) };
-        }
         Ok(0)
     })
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use ironverbs::raw as soft;
 use parking_lot::Mutex;
-use soft::cm::{CmEvent, CmEventKind, CmId, EventChannel};
+use soft::cm::{CmEvent, CmEventKind, CmId};
 
 use super::address::Address;
-use super::{address, devices};
+use super::channel::Channel;
+use super::{address, devices, kernel};
 use crate::abi::*;
 use crate::fail::{Failure, Outcome};
 use crate::objects;
@@ -57,7 +58,16 @@ pub(in crate::cm) struct Template {
 // SAFETY: the pointers are names of objects, which are checked whenever they are used.
 unsafe impl Send for Template {}
 
-pub(crate) struct IdView(Arc<Id>);
+/// What stands behind a program's id. It is of one world or the other; of both while it listens in both.
+#[derive(Clone)]
+pub(super) struct Halves {
+    pub(super) soft: Option<Arc<Id>>,
+    pub(super) kernel: Option<Arc<kernel::Id>>,
+    /// Where its events are told.
+    pub(super) channel: Arc<Channel>,
+}
+
+pub(crate) struct IdView(Mutex<Halves>);
 
 impl Object for rdma_cm_id {
     type View = IdView;
@@ -74,7 +84,7 @@ impl Object for rdma_cm_id {
     }
 }
 
-pub(crate) struct ChannelView(pub(super) Arc<EventChannel>);
+pub(crate) struct ChannelView(pub(super) Arc<Channel>);
 
 impl Object for rdma_event_channel {
     type View = ChannelView;
@@ -118,18 +128,43 @@ pub(super) struct Handle {
     pub(super) id: Arc<Id>,
 }
 
-/// The living id behind a program's pointer.
+/// What stands behind a program's pointer.
 ///
 /// # Safety
 /// `c` is null or points to readable memory of the size of the structure.
-pub(super) unsafe fn find(c: *mut rdma_cm_id) -> Outcome<Handle> {
-    if super::kernel::is_kernels(c) {
-        let what = "this call, by the kernel's connection manager (IRONVERBS_SOFT=off),";
-        return Err(Failure::Unsupported { what });
-    }
+pub(super) unsafe fn halves(c: *mut rdma_cm_id) -> Outcome<Halves> {
     // SAFETY: the caller's promise.
+    Ok(unsafe { rdma_cm_id::pool().find(c)? }.0.lock().clone())
+}
+
+/// Changes what stands behind a program's pointer; what it was.
+pub(super) fn change(c: *mut rdma_cm_id, how: impl FnOnce(&mut Halves)) -> Outcome<Halves> {
+    // SAFETY: places are never unmapped.
     let found = unsafe { rdma_cm_id::pool().find(c)? };
-    Ok(Handle { c, id: found.0.clone() })
+    let mut halves = found.0.lock();
+    let before = halves.clone();
+    how(&mut halves);
+    Ok(before)
+}
+
+/// Ends a program's pointer. False when somebody else did.
+pub(super) fn remove(c: *mut rdma_cm_id) -> bool {
+    // SAFETY: places are never unmapped.
+    let found = unsafe { rdma_cm_id::pool().find(c) };
+    let Ok(number) = found.map(|found| found.number()) else { return false };
+    rdma_cm_id::pool().remove(number).is_some()
+}
+
+/// The living id behind a program's pointer, on a software device or on none yet.
+///
+/// # Safety
+/// As for [`halves`].
+pub(super) unsafe fn find(c: *mut rdma_cm_id) -> Outcome<Handle> {
+    // SAFETY: the caller's promise.
+    match unsafe { halves(c)? } {
+        Halves { soft: Some(id), .. } => Ok(Handle { c, id }),
+        _ => Err(Failure::Unsupported { what: "this call, by the kernel's connection manager," }),
+    }
 }
 
 /// The C structure of an id of the device, if it has one (yet).
@@ -144,43 +179,52 @@ pub(super) fn known(soft: &Arc<CmId>) -> Option<Handle> {
 ///
 /// # Safety
 /// As for [`find`].
-pub(super) unsafe fn channel(c: *mut rdma_event_channel) -> Outcome<Arc<EventChannel>> {
+pub(super) unsafe fn channel(c: *mut rdma_event_channel) -> Outcome<Arc<Channel>> {
     // SAFETY: the caller's promise.
     Ok(unsafe { rdma_event_channel::pool().find(c)? }.0.clone())
+}
+
+/// An id's place among those that programs see.
+pub(super) struct Shown {
+    pub(super) channel: (*mut rdma_event_channel, Arc<Channel>),
+    pub(super) context: *mut std::ffi::c_void,
+    pub(super) ps: u32,
+    pub(super) qp_type: u32,
+}
+
+/// Gives an id its C structure.
+pub(super) fn show(
+    shown: Shown,
+    soft: Option<Arc<Id>>,
+    kernel: Option<Arc<kernel::Id>>,
+) -> Outcome<*mut rdma_cm_id> {
+    let (c_channel, channel) = shown.channel;
+    let view = IdView(Mutex::new(Halves { soft, kernel, channel }));
+    let c = rdma_cm_id::pool().insert(view, |object, _| {
+        // SAFETY: nobody else sees the place yet; it starts zeroed.
+        let object = unsafe { &mut *object };
+        (object.channel, object.context) = (c_channel, shown.context);
+        (object.ps, object.qp_type) = (shown.ps, shown.qp_type);
+    })?;
+    Ok(c.as_ptr())
 }
 
 /// Gives an id of the device its C structure.
 pub(super) fn insert(
     soft: Arc<CmId>,
-    channel: *mut rdma_event_channel,
+    channel: (*mut rdma_event_channel, Arc<Channel>),
     context: *mut std::ffi::c_void,
     sync: bool,
 ) -> Outcome<Handle> {
     let parts = Parts { sync, ..Parts::default() };
     let id = Arc::new(Id { soft: soft.clone(), parts: Mutex::new(parts) });
-    let c = rdma_cm_id::pool().insert(IdView(id.clone()), |object, _| {
-        // SAFETY: nobody else sees the place yet; it starts zeroed.
-        let object = unsafe { &mut *object };
-        (object.channel, object.context) = (channel, context);
-        (object.ps, object.qp_type) = (soft.port_space() as u32, soft.qp_type() as u32);
-    })?;
-    soft.set_cookie(c.as_ptr().expose_provenance());
-    Ok(Handle { c: c.as_ptr(), id })
+    let (ps, qp_type) = (soft.port_space() as u32, soft.qp_type() as u32);
+    let c = show(Shown { channel, context, ps, qp_type }, Some(id.clone()), None)?;
+    soft.set_cookie(c.expose_provenance());
+    Ok(Handle { c, id })
 }
 
 impl Handle {
-    /// Ends the C side. False when somebody else did.
-    pub(super) fn remove(&self) -> bool {
-        // SAFETY: places are never unmapped.
-        let found = unsafe { rdma_cm_id::pool().find(self.c) };
-        let number = match &found {
-            Ok(found) if Arc::ptr_eq(&found.0, &self.id) => found.number(),
-            _ => return false,
-        };
-        drop(found);
-        rdma_cm_id::pool().remove(number).is_some()
-    }
-
     pub(super) fn is_sync(&self) -> bool {
         self.id.parts.lock().sync
     }

@@ -4,18 +4,18 @@ use std::io;
 
 use ironverbs::raw::cm::CmEventKind;
 
-use super::event;
 use super::objects::{Handle, field};
+use super::worlds::Any;
 use crate::fail::{Failure, Outcome};
 
 impl Handle {
     /// Acknowledges the event that the last call of a synchronous id left in `id->event`.
     pub(super) fn drop_event(&self) {
-        let last = self.get(field!(event));
-        if !last.is_null() {
-            self.set(field!(event), std::ptr::null_mut());
-            // The program may have acknowledged it itself.
-            let _ = event::acknowledge(last);
+        if !self.get(field!(event)).is_null()
+            // SAFETY: the id is alive.
+            && let Ok(any) = unsafe { Any::find(self.c) }
+        {
+            any.drop_event();
         }
     }
 
@@ -24,27 +24,20 @@ impl Handle {
         if !self.is_sync() {
             return Ok(());
         }
-        let (kind, status) = self.await_event()?;
+        // SAFETY: the id is alive.
+        unsafe { Any::find(self.c)? }.complete()
+    }
+}
+
+impl Any {
+    /// Waits for what a call led to, and leaves it in `id->event`.
+    pub(super) fn complete(&self) -> Outcome<()> {
+        let (event, status) = self.await_event()?;
         match status {
             0 => Ok(()),
-            _ if kind == CmEventKind::Rejected => Err(refusal(libc::ECONNREFUSED)),
+            _ if event == CmEventKind::Rejected as u32 => Err(refusal(libc::ECONNREFUSED)),
             status => Err(refusal(status.saturating_abs())),
         }
-    }
-
-    /// Waits for the next event of a synchronous id, and leaves it in `id->event`.
-    pub(super) fn await_event(&self) -> Outcome<(CmEventKind, i32)> {
-        self.drop_event();
-        let channel = self.id.soft.channel();
-        let next = loop {
-            match event::next(&channel) {
-                // The call cannot be resumed, so that it goes on as after SA_RESTART.
-                Err(Failure::Io(e)) if e.kind() == io::ErrorKind::Interrupted => {}
-                other => break other?,
-            }
-        };
-        self.set(field!(event), next.c);
-        Ok((next.kind, next.status))
     }
 }
 

@@ -42,6 +42,16 @@ impl EventChannel {
     /// ENODEV: the Host has no device. Otherwise as eventfd(2).
     pub fn new(host: &Host) -> Result<Arc<EventChannel>, CmError> {
         super::address::require_device(host)?;
+        EventChannel::for_later(host)
+    }
+
+    /// A channel of this Host, which may have no device yet.
+    ///
+    /// # Errors
+    /// As eventfd(2) and [`Host::devices`].
+    pub fn for_later(host: &Host) -> Result<Arc<EventChannel>, CmError> {
+        // What comes for an id is looked up among the devices that were seen.
+        host.devices()?;
         let (queue, wakers) = (FdQueue::new()?, Mutex::default());
         Ok(Arc::new(EventChannel { host: host.clone(), queue, wakers }))
     }
@@ -80,6 +90,21 @@ impl EventChannel {
             event.prepare();
         }
         Ok(event)
+    }
+
+    /// Waits as [`EventChannel::next_event`] does, but by `wait`, which returns when there is an event here or elsewhere:
+    /// for who reads several channels, this one among them, whose descriptor is not O_NONBLOCK. Returns at once where one
+    /// is here already.
+    ///
+    /// # Errors
+    /// Those of `wait`; EPERM in a fork.
+    pub fn wait_by(&self, wait: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        self.host.0.check()?;
+        let _sleeps = self.linger();
+        match self.queue.is_empty() {
+            true => wait(),
+            false => Ok(()),
+        }
     }
 
     /// The next event, for a future: the task is woken when there is one.

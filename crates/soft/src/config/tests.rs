@@ -48,6 +48,7 @@ fn every_variable_is_read_back_from_entries() {
     let list = [
         ("IRONVERBS_SOFT", "only"),
         ("IRONVERBS_KERNEL_DRIVER", "plugin"),
+        ("IRONVERBS_PREFER", "software"),
         ("IRONVERBS_INTERFACES", "a,b"),
         ("IRONVERBS_NAME_PREFIX", "mlx5_"),
         ("IRONVERBS_VENDOR_ID", "0x2c9"),
@@ -96,6 +97,7 @@ fn wrong_variables_are_named() {
         ("IRONVERBS_UDP_PORT", "0x+1", "expected an integer from 1"),
         ("IRONVERBS_SOFT", "on", "IRONVERBS_SOFT=\"on\": expected \"also\", \"only\" or \"off\""),
         ("IRONVERBS_KERNEL_DRIVER", "rxe", "expected \"own\" or \"plugin\""),
+        ("IRONVERBS_PREFER", "soft", "expected \"kernel\" or \"software\""),
         ("IRONVERBS_INTERFACES", "eth0,,lo", "names of network interfaces"),
         ("IRONVERBS_INTERFACES", "averyverylongname", "names of network interfaces"),
         ("IRONVERBS_NAME_PREFIX", "../x", "a letter first"),

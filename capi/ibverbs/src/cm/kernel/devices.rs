@@ -13,7 +13,7 @@ use crate::{dispatch, driver};
 static OPENED: Mutex<Vec<Arc<Opened>>> = Mutex::new(Vec::new());
 
 /// A device that is open for all ids, and what they share.
-pub(super) struct Opened {
+pub(in crate::cm) struct Opened {
     guid: u64,
     context: usize,
     pd: usize,
@@ -32,7 +32,7 @@ impl Opened {
 }
 
 /// The device with that GUID, in network order, opened if it is not yet.
-pub(super) fn opened(guid: u64) -> Outcome<Arc<Opened>> {
+pub(in crate::cm) fn opened(guid: u64) -> Outcome<Arc<Opened>> {
     let mut opened = OPENED.lock();
     if let Some(found) = opened.iter().find(|one| one.guid == guid) {
         return Ok(found.clone());
@@ -68,9 +68,14 @@ pub(super) fn of_context(context: *mut ibv_context) -> Outcome<Arc<Opened>> {
     found.ok_or(Failure::Null { what: "device of the id" })
 }
 
-/// The contexts of all devices that can be opened.
-pub(in crate::cm) fn get_devices() -> Outcome<Vec<*mut ibv_context>> {
+/// Whether there are any.
+pub(in crate::cm) fn has_devices() -> bool {
+    driver::list(&[]).is_ok_and(|devices| !devices.is_empty())
+}
+
+/// The contexts of all devices that can be opened, but for those whose names are taken.
+pub(in crate::cm) fn get_devices(taken: &[String]) -> Outcome<Vec<*mut ibv_context>> {
     let guids: Vec<u64> =
-        driver::list(&[])?.into_iter().map(|d| driver::get_device_guid(d)).collect();
+        driver::list(taken)?.into_iter().map(|d| driver::get_device_guid(d)).collect();
     Ok(guids.into_iter().filter_map(|guid| opened(guid).ok()).map(|one| one.context()).collect())
 }

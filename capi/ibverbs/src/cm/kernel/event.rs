@@ -7,9 +7,10 @@ use std::sync::Arc;
 use ironverbs_kernel::cm::{self, CmRecord};
 
 use super::multicast;
-use super::objects::{self, Channel, Counter, EventView, Handle, KernelEvent, field, given};
+use super::objects::{self, Channel, Counter, EventView, Handle, KernelEvent, Shown, field};
 use crate::abi::*;
-use crate::fail::{self, Outcome};
+use crate::cm::channel::Read;
+use crate::fail::{self, Failure, Outcome};
 use crate::kern;
 use crate::pool::Object;
 
@@ -20,21 +21,6 @@ const CONNECT_RESPONSE: u32 = 5;
 const CONNECT_ERROR: u32 = 6;
 const REJECTED: u32 = 8;
 const ESTABLISHED: u32 = 9;
-
-pub(in crate::cm) unsafe fn get_cm_event(
-    channel: *mut rdma_event_channel,
-    out: *mut *mut rdma_cm_event,
-) -> c_int {
-    fail::number("rdma_get_cm_event", || {
-        let out = given("event", out)?;
-        // SAFETY: the caller's promise.
-        let channel = unsafe { objects::channel(channel)? };
-        let event = next(&channel)?;
-        // SAFETY: the caller's promise.
-        unsafe { out.write(event.c) };
-        Ok(0)
-    })
-}
 
 pub(in crate::cm) unsafe fn ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     fail::number("rdma_ack_cm_event", || acknowledge(event).map(|()| 0))
@@ -48,15 +34,16 @@ pub(super) fn acknowledge(event: *mut rdma_cm_event) -> Outcome<()> {
     Ok(())
 }
 
-/// An event that was read.
-pub(super) struct Read {
-    pub(super) c: *mut rdma_cm_event,
-    pub(super) event: u32,
-    pub(super) status: c_int,
+/// The next event if there is one, of a channel that is shared.
+pub(in crate::cm) fn try_next(channel: &Arc<Channel>) -> Outcome<Option<Read>> {
+    match next(channel) {
+        Err(Failure::Io(e)) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+        other => other.map(Some),
+    }
 }
 
 /// The next event of a channel, in its C structure, the structure of its id up to date.
-pub(super) fn next(channel: &Arc<Channel>) -> Outcome<Read> {
+pub(in crate::cm) fn next(channel: &Arc<Channel>) -> Outcome<Read> {
     loop {
         let record = CmRecord::read(channel.issue(&cm::get_event())?);
         if let Some(member) = multicast::named(record.name) {
@@ -125,10 +112,15 @@ fn handle(
 
 /// The id of a request: it has the context of the one that listens.
 fn requested(channel: &Arc<Channel>, listener: &Handle, record: &CmRecord) -> Outcome<Handle> {
-    let kind = (listener.get(field!(ps)), listener.get(field!(qp_type)));
-    let of = (listener.get(field!(channel)), channel.clone());
-    let context = listener.get(field!(context));
-    let new = match objects::insert(of, context, kind, false, record.id) {
+    // SAFETY: the listener is alive.
+    let halves = unsafe { crate::cm::objects::halves(listener.c)? };
+    let shown = Shown {
+        channel: (listener.get(field!(channel)), halves.channel),
+        context: listener.get(field!(context)),
+        ps: listener.get(field!(ps)),
+        qp_type: listener.get(field!(qp_type)),
+    };
+    let new = match objects::insert(shown, false, record.id) {
         Ok(new) => new,
         Err(refused) => {
             let _ = channel.issue(&cm::destroy_id(record.id));
@@ -142,14 +134,14 @@ fn requested(channel: &Arc<Channel>, listener: &Handle, record: &CmRecord) -> Ou
     let placed = || {
         if listener.is_sync() {
             // SAFETY: no channel is given.
-            unsafe { super::ids::migrate(&new, ptr::null_mut())? };
+            unsafe { crate::cm::channel::migrate(new.c, ptr::null_mut())? };
         }
         new.refresh()?;
         new.refresh_path()
     };
     if let Err(refused) = placed() {
-        let _ = channel.issue(&cm::destroy_id(record.id));
-        new.remove();
+        let _ = new.id.issue(&cm::destroy_id(record.id));
+        objects::remove(new.c);
         return Err(refused);
     }
     Ok(new)

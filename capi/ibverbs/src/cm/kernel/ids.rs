@@ -1,22 +1,17 @@
 //! Channels and ids of the kernel: creation, addresses, the end.
 
 use std::ffi::{c_int, c_void};
-use std::ptr;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-use ironverbs_kernel::cm;
+use ironverbs_kernel::cm::{self, Place};
 
-use super::objects::{self, Handle, field, given};
+use super::objects::{self, Handle, Shown, field, given};
 use crate::abi::*;
-use crate::cm::address;
+use crate::cm::worlds::Any;
+use crate::cm::{address, channel as channels};
 use crate::fail::{self, Failure, Outcome};
-
-pub(in crate::cm) fn create_event_channel() -> *mut rdma_event_channel {
-    fail::object("rdma_create_event_channel", || Ok(objects::new_channel()?.0))
-}
-
-pub(in crate::cm) unsafe fn destroy_event_channel(channel: *mut rdma_event_channel) {
-    fail::silent("rdma_destroy_event_channel", || objects::remove_channel(channel));
-}
 
 const PS_TCP: u32 = 0x106;
 const PS_IPOIB: u32 = 2;
@@ -41,50 +36,131 @@ pub(in crate::cm) unsafe fn create_id(
 /// An id on that channel, or on one of its own; of that type of queue pairs, or for 0 of its port space's.
 ///
 /// # Safety
-/// As for [`objects::channel`].
-pub(super) unsafe fn create(
+/// As for [`objects::find`].
+pub(in crate::cm) unsafe fn create(
     channel: *mut rdma_event_channel,
     context: *mut c_void,
     ps: u32,
     qp_type: u32,
 ) -> Outcome<Handle> {
-    let usual = match ps {
-        PS_TCP => QPT_RC,
-        PS_UDP | PS_IPOIB => QPT_UD,
-        other => return Err(Failure::Argument { what: "port space", value: other.into() }),
-    };
+    let usual = usual(ps)?;
     let sync = channel.is_null();
-    let of = match sync {
-        true => objects::new_channel()?,
-        // SAFETY: the caller's promise.
-        false => (channel, unsafe { objects::channel(channel)? }),
-    };
-    make(of, context, (ps, if qp_type == 0 { usual } else { qp_type }), sync)
+    // SAFETY: the caller's promise.
+    let of = unsafe { channels::given_or_own(channel)? };
+    let own = of.0;
+    let qp_type = if qp_type == 0 { usual } else { qp_type };
+    let made = objects::insert(Shown { channel: of, context, ps, qp_type }, sync, u32::MAX)
+        .and_then(|first| match first.register(ps, qp_type) {
+            Ok(()) => Ok(first),
+            Err(refused) => {
+                objects::remove(first.c);
+                Err(refused)
+            }
+        });
+    if made.is_err() && sync {
+        let _ = channels::destroy(own);
+    }
+    made
 }
 
-/// An id. Its events are named by its place, which is there first.
-fn make(
-    of: (*mut rdma_event_channel, std::sync::Arc<objects::Channel>),
-    context: *mut c_void,
-    kind: (u32, u32),
-    sync: bool,
-) -> Outcome<Handle> {
-    let (c, channel) = of;
-    let first = objects::insert((c, channel.clone()), context, kind, sync, u32::MAX)?;
-    let name = first.c.expose_provenance() as u64;
-    let made = channel.issue(&cm::create_id(name, kind.0 as u16, kind.1 as u8));
-    let response = match made {
-        Ok(response) => response,
-        Err(refused) => {
-            first.remove();
-            if sync {
-                let _ = objects::remove_channel(c);
-            }
-            return Err(refused);
+/// Whether the kernel's connection manager has ids of a port space.
+pub(in crate::cm) fn has_port_space(ps: u32) -> bool {
+    usual(ps).is_ok()
+}
+
+/// The type of queue pairs of a port space.
+fn usual(ps: u32) -> Outcome<u32> {
+    match ps {
+        PS_TCP => Ok(QPT_RC),
+        PS_UDP | PS_IPOIB => Ok(QPT_UD),
+        other => Err(Failure::Argument { what: "port space", value: other.into() }),
+    }
+}
+
+impl Handle {
+    /// Makes the kernel's id. Its events are named by the place of the structure, which is there first.
+    pub(in crate::cm) fn register(&self, ps: u32, qp_type: u32) -> Outcome<()> {
+        usual(ps)?;
+        let name = self.c.expose_provenance() as u64;
+        let response = self.id.issue(&cm::create_id(name, ps as u16, qp_type as u8))?;
+        self.id.handle.store(number(&response), std::sync::atomic::Ordering::Release);
+        Ok(())
+    }
+
+    /// Ends the kernel's id, when its events are acknowledged.
+    pub(in crate::cm) fn unregister(&self) -> Outcome<()> {
+        let response = self.id.issue(&cm::destroy_id(self.id.number()))?;
+        self.id.events.wait(number(&response));
+        super::multicast::forget_all(self.c);
+        Ok(())
+    }
+
+    /// Binds to an address.
+    pub(in crate::cm) fn bind(&self, addr: SocketAddr) -> Outcome<()> {
+        let (bytes, len) = bytes_of(addr);
+        self.id.issue(&cm::bind(self.id.number(), &bytes, len))?;
+        Ok(())
+    }
+
+    /// Waits for requests.
+    pub(in crate::cm) fn listen(&self, backlog: u32) -> Outcome<()> {
+        self.id.issue(&cm::listen(self.id.number(), backlog))?;
+        Ok(())
+    }
+
+    /// Begins to look for an address.
+    pub(in crate::cm) fn resolve(
+        &self,
+        from: Option<SocketAddr>,
+        to: SocketAddr,
+        timeout: Duration,
+    ) -> Outcome<()> {
+        let (from, to) = (from.map(bytes_of), bytes_of(to));
+        let from = from.as_ref().map(|(bytes, len)| (bytes, *len));
+        let ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+        self.id.issue(&cm::resolve_addr(self.id.number(), ms, from, (&to.0, to.1)))?;
+        self.set(field!(route.addr.dst_addr), sockaddr_storage { bytes: to.0 });
+        Ok(())
+    }
+
+    /// The port that it is bound to.
+    pub(in crate::cm) fn port(&self) -> Outcome<u16> {
+        let place = Place::read(&self.id.issue(&cm::query_addr(self.id.number()))?);
+        let [own, _] = place.addresses;
+        Ok(u16::from_be(address::port(&sockaddr_storage { bytes: own })))
+    }
+
+    /// The device that it is bound to, in network order; ENODEV where it is none's.
+    pub(in crate::cm) fn node_guid(&self) -> Outcome<u64> {
+        let place = Place::read(&self.id.issue(&cm::query_addr(self.id.number()))?);
+        match place.node_guid {
+            0 => Err(Failure::Io(std::io::Error::from_raw_os_error(libc::ENODEV))),
+            guid => Ok(guid),
         }
-    };
-    first.id.handle.store(number(&response), std::sync::atomic::Ordering::Release);
-    Ok(first)
+    }
+
+    /// Sets an option by its bytes.
+    pub(in crate::cm) fn set_option(&self, level: c_int, name: c_int, value: &[u8]) -> Outcome<()> {
+        let (at, len) = (value.as_ptr().expose_provenance() as u64, value.len() as u32);
+        let number = self.id.number();
+        self.id.issue(&cm::set_option(number, level as u32, name as u32, at, len))?;
+        Ok(())
+    }
+
+    /// Moves it to another open connection manager: where it was.
+    pub(in crate::cm) fn migrate(
+        &self,
+        to: &Arc<objects::Channel>,
+    ) -> Outcome<Arc<objects::Channel>> {
+        use std::os::fd::AsRawFd;
+        let old = self.id.parts.lock().channel.clone();
+        if !Arc::ptr_eq(&old, to) {
+            let response = to.issue(&cm::migrate_id(self.id.number(), old.fd.as_raw_fd()))?;
+            self.id.events.wait(number(&response));
+            self.id.parts.lock().channel = to.clone();
+        }
+        Ok(old)
+    }
 }
 
 pub(super) fn number(response: &[u8]) -> u32 {
@@ -101,13 +177,11 @@ pub(in crate::cm) unsafe fn destroy_id(id: *mut rdma_cm_id) -> c_int {
 /// Ends an id when its events are acknowledged.
 pub(super) fn destroy(handle: &Handle) -> Outcome<()> {
     handle.drop_event();
-    let response = handle.id.issue(&cm::destroy_id(handle.id.number()))?;
-    handle.id.events.wait(number(&response));
+    handle.unregister()?;
     let own = handle.is_sync().then(|| handle.get(field!(channel)));
-    super::multicast::forget_all(handle.c);
-    handle.remove();
+    objects::remove(handle.c);
     if let Some(own) = own {
-        let _ = objects::remove_channel(own);
+        let _ = channels::destroy(own);
     }
     Ok(())
 }
@@ -118,9 +192,12 @@ pub(super) fn destroy(handle: &Handle) -> Outcome<()> {
 /// As for [`address::read`].
 pub(super) unsafe fn given_address(addr: *const libc::sockaddr) -> Outcome<([u8; 128], u16)> {
     // SAFETY: the caller's promise.
-    let addr = unsafe { address::read(addr)? };
+    Ok(bytes_of(unsafe { address::read(addr)? }))
+}
+
+fn bytes_of(addr: SocketAddr) -> ([u8; 128], u16) {
     let len = address::length(if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 });
-    Ok((address::storage(addr).bytes, len as u16))
+    (address::storage(addr).bytes, len as u16)
 }
 
 pub(in crate::cm) unsafe fn bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
@@ -196,50 +273,6 @@ pub(in crate::cm) unsafe fn set_option(
     })
 }
 
-pub(in crate::cm) unsafe fn migrate_id(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -> c_int {
-    fail::number("rdma_migrate_id", || {
-        // SAFETY: the caller's promise.
-        let handle = unsafe { objects::find(id)? };
-        if handle.is_sync() && to.is_null() {
-            return Err(Failure::Null { what: "event channel of a synchronous id" });
-        }
-        // SAFETY: the caller's promise.
-        unsafe { migrate(&handle, to)? };
-        Ok(0)
-    })
-}
-
-/// Moves an id to a channel, or to one of its own.
-///
-/// # Safety
-/// As for [`objects::channel`].
-pub(super) unsafe fn migrate(handle: &Handle, to: *mut rdma_event_channel) -> Outcome<()> {
-    use std::os::fd::AsRawFd;
-    let (c, channel) = match to.is_null() {
-        true => objects::new_channel()?,
-        // SAFETY: the caller's promise.
-        false => (to, unsafe { objects::channel(to)? }),
-    };
-    handle.drop_event();
-    let old = handle.id.parts.lock().channel.clone();
-    let moved = channel.issue(&cm::migrate_id(handle.id.number(), old.fd.as_raw_fd()));
-    if moved.is_err() && to.is_null() {
-        let _ = objects::remove_channel(c);
-    }
-    handle.id.events.wait(number(&moved?));
-    let shown = handle.get(field!(channel));
-    handle.set(field!(channel), c);
-    let was_sync = {
-        let mut parts = handle.id.parts.lock();
-        parts.channel = channel;
-        std::mem::replace(&mut parts.sync, to.is_null())
-    };
-    if was_sync {
-        let _ = objects::remove_channel(shown);
-    }
-    Ok(())
-}
-
 pub(in crate::cm) unsafe fn get_src_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: the caller's promise.
     fail::returned("rdma_get_src_port", || unsafe {
@@ -258,41 +291,19 @@ pub(in crate::cm) unsafe fn get_dst_port(id: *mut rdma_cm_id) -> u16 {
 
 impl Handle {
     /// Acknowledges the event that the last call of a synchronous id left in `id->event`.
-    pub(super) fn drop_event(&self) {
-        let last = self.get(field!(event));
-        if !last.is_null() {
-            self.set(field!(event), ptr::null_mut());
-            // The program may have acknowledged it itself.
-            let _ = super::event::acknowledge(last);
+    pub(in crate::cm) fn drop_event(&self) {
+        // SAFETY: the id is alive.
+        if let Ok(any) = unsafe { Any::find(self.c) } {
+            any.drop_event();
         }
     }
 
     /// For a synchronous id, waits for what a call led to, and leaves it in `id->event`.
-    pub(super) fn complete(&self) -> Outcome<()> {
+    pub(in crate::cm) fn complete(&self) -> Outcome<()> {
         if !self.is_sync() {
             return Ok(());
         }
-        let next = self.await_event()?;
-        const REJECTED: u32 = 8;
-        let refused = |errno: i32| Err(Failure::Io(std::io::Error::from_raw_os_error(errno)));
-        match next.status {
-            0 => Ok(()),
-            _ if next.event == REJECTED => refused(libc::ECONNREFUSED),
-            status => refused(status.saturating_abs()),
-        }
-    }
-
-    /// Waits for the next event of a synchronous id, and leaves it in `id->event`.
-    pub(super) fn await_event(&self) -> Outcome<super::event::Read> {
-        self.drop_event();
-        let channel = self.id.parts.lock().channel.clone();
-        let next = loop {
-            match super::event::next(&channel) {
-                Err(Failure::Io(e)) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                other => break other?,
-            }
-        };
-        self.set(field!(event), next.c);
-        Ok(next)
+        // SAFETY: the id is alive.
+        unsafe { Any::find(self.c)? }.complete()
     }
 }

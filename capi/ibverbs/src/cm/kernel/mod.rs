@@ -1,22 +1,22 @@
 //! The connection manager of the kernel's devices: the kernel's own, behind /dev/infiniband/rdma_cm.
 //!
-//! Ids and channels are of one world for life. With `IRONVERBS_SOFT=off` they are the kernel's, else the software devices'.
-//! What a program passes is looked up among these first, in one place ([`super::dispatch`]).
+//! An id has a half here when it lives on a device of the kernel, or listens on all devices ([`super::worlds`]). Where that
+//! is its only half, what a program asks of it comes here, by [`super::dispatch`].
 
 mod connect;
 mod devices;
-mod endpoint;
 mod event;
 mod ids;
 mod multicast;
 mod objects;
 mod qp;
+mod srq;
 
 pub(super) use connect::*;
-pub(super) use devices::get_devices;
-pub(super) use endpoint::*;
+pub(super) use devices::{get_devices, has_devices, opened};
 pub(super) use event::*;
 pub(super) use ids::*;
 pub(super) use multicast::*;
-pub(super) use objects::{is_kernels, wanted};
+pub(super) use objects::{Channel, Handle, Id, find, half, is_kernels};
 pub(super) use qp::*;
+pub(super) use srq::*;

@@ -5,29 +5,43 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use ironverbs::raw as soft;
 use ironverbs_kernel::cm::{self, CmCommand, Place};
-use ironverbs_sys::uverbs;
+use ironverbs_sys::{event, uverbs};
 use parking_lot::{Condvar, Mutex};
 
 use crate::abi::*;
 use crate::fail::{Failure, Outcome};
-use crate::host::host;
 use crate::pool::{Object, Pool};
 
 use super::devices::{self, Opened};
 
-/// Whether new channels and ids are the kernel's.
-pub(in crate::cm) fn wanted() -> bool {
-    host().is_ok_and(|host| host.config().soft.value == soft::config::Soft::Off)
-}
-
 /// An open connection manager.
-pub(super) struct Channel {
-    pub(super) fd: OwnedFd,
+pub(in crate::cm) struct Channel {
+    pub(in crate::cm) fd: OwnedFd,
 }
 
 impl Channel {
+    /// ENODEV where there is none, EPERM where it is not for this user.
+    pub(in crate::cm) fn open() -> Outcome<Arc<Channel>> {
+        let path = c"/dev/infiniband/rdma_cm";
+        let fd = uverbs::open(path, None).map_err(|error| {
+            let errno = match error.raw_os_error() {
+                Some(libc::EACCES) => libc::EPERM,
+                // The file may be left of a module that is gone.
+                Some(libc::ENOENT | libc::ENXIO) => libc::ENODEV,
+                other => other.unwrap_or(libc::EIO),
+            };
+            Failure::Open { path: path.to_string_lossy().into_owned(), errno, error }
+        })?;
+        CHANNELS.fetch_add(1, Ordering::AcqRel);
+        Ok(Arc::new(Channel { fd }))
+    }
+
+    /// Reading from it never waits from now on.
+    pub(in crate::cm) fn share(&self) -> Outcome<()> {
+        Ok(event::set_nonblocking(self.fd.as_fd())?)
+    }
+
     /// Issues a command, and gives its response.
     pub(super) fn issue(&self, command: &CmCommand) -> Outcome<Vec<u8>> {
         let mut response = vec![0u8; command.response];
@@ -38,16 +52,11 @@ impl Channel {
     }
 }
 
-#[repr(transparent)]
-pub(in crate::cm) struct KernelChannel(rdma_event_channel);
-
-pub(in crate::cm) struct ChannelView(pub(super) Arc<Channel>);
-
 /// An id, and what only C has.
 pub(in crate::cm) struct Id {
     /// The kernel's number.
     pub(super) handle: AtomicU32,
-    pub(super) parts: Mutex<Parts>,
+    pub(in crate::cm) parts: Mutex<Parts>,
     pub(super) events: Arc<Counter>,
 }
 
@@ -73,18 +82,18 @@ impl Counter {
     }
 }
 
-pub(super) struct Parts {
+pub(in crate::cm) struct Parts {
     pub(super) channel: Arc<Channel>,
     /// Calls wait for their events, which come from a channel of the id's own.
-    pub(super) sync: bool,
+    pub(in crate::cm) sync: bool,
     /// READs and atomics of a request: as responder, as initiator.
     pub(super) asked: Option<(u8, u8)>,
     /// What `route.path_rec` points to.
     pub(super) path: Option<Box<ibv_sa_path_rec>>,
     /// What a listening endpoint makes queue pairs from.
-    pub(super) template: Option<Template>,
+    pub(in crate::cm) template: Option<Template>,
     /// Sent ahead of the program's own private data.
-    pub(super) preface: Vec<u8>,
+    pub(in crate::cm) preface: Vec<u8>,
     /// Whether completion queues, and channels, were made with the queue pair: send, receive.
     pub(super) made: [bool; 2],
 }
@@ -99,11 +108,6 @@ impl Id {
         channel.issue(command)
     }
 }
-
-#[repr(transparent)]
-pub(in crate::cm) struct KernelId(rdma_cm_id);
-
-pub(in crate::cm) struct IdView(pub(super) Arc<Id>);
 
 #[repr(transparent)]
 pub(in crate::cm) struct KernelEvent(rdma_cm_event);
@@ -126,28 +130,20 @@ impl Drop for EventView {
     }
 }
 
-macro_rules! object {
-    ($object:ty, $public:ty, $view:ty, $name:literal) => {
-        impl Object for $object {
-            type View = $view;
-            type Public = $public;
-            const NAME: &'static str = $name;
+impl Object for KernelEvent {
+    type View = EventView;
+    type Public = rdma_cm_event;
+    const NAME: &'static str = "rdma_cm_event";
 
-            fn pool() -> &'static Pool<Self> {
-                static POOL: Pool<$object> = Pool::new();
-                &POOL
-            }
+    fn pool() -> &'static Pool<Self> {
+        static POOL: Pool<KernelEvent> = Pool::new();
+        &POOL
+    }
 
-            unsafe fn handle(_: *const $public) -> Option<u32> {
-                None
-            }
-        }
-    };
+    unsafe fn handle(_: *const rdma_cm_event) -> Option<u32> {
+        None
+    }
 }
-
-object!(KernelChannel, rdma_event_channel, ChannelView, "event channel");
-object!(KernelId, rdma_cm_id, IdView, "rdma_cm_id");
-object!(KernelEvent, rdma_cm_event, EventView, "rdma_cm_event");
 
 /// How many channels of the kernel's there ever were: where there were none, nothing else is looked at.
 static CHANNELS: AtomicUsize = AtomicUsize::new(0);
@@ -158,21 +154,19 @@ pub(in crate::cm) trait Owned: Copy {
     fn is_kernels(self) -> bool;
 }
 
-macro_rules! owned {
-    ($($public:ty, $object:ty;)*) => {$(
-        impl Owned for *mut $public {
-            fn is_kernels(self) -> bool {
-                // SAFETY: its address is all that is looked at.
-                unsafe { <$object>::pool().find(self) }.is_ok()
-            }
-        }
-    )*};
+impl Owned for *mut rdma_cm_id {
+    fn is_kernels(self) -> bool {
+        // SAFETY: its address is all that is looked at.
+        let halves = unsafe { crate::cm::objects::halves(self) };
+        halves.is_ok_and(|halves| halves.kernel.is_some() && halves.soft.is_none())
+    }
 }
 
-owned! {
-    rdma_cm_id, KernelId;
-    rdma_event_channel, KernelChannel;
-    rdma_cm_event, KernelEvent;
+impl Owned for *mut rdma_cm_event {
+    fn is_kernels(self) -> bool {
+        // SAFETY: its address is all that is looked at.
+        unsafe { KernelEvent::pool().find(self) }.is_ok()
+    }
 }
 
 /// Whether what a program passed is one of the kernel's.
@@ -180,60 +174,21 @@ pub(in crate::cm) fn is_kernels(object: impl Owned) -> bool {
     CHANNELS.load(Ordering::Acquire) > 0 && object.is_kernels()
 }
 
-/// A new channel and its C structure.
-pub(super) fn new_channel() -> Outcome<(*mut rdma_event_channel, Arc<Channel>)> {
-    use std::os::fd::AsRawFd;
-    let path = c"/dev/infiniband/rdma_cm";
-    let fd = uverbs::open(path, None).map_err(|error| {
-        let errno = match error.raw_os_error() {
-            Some(libc::EACCES) => libc::EPERM,
-            Some(libc::ENOENT) => libc::ENODEV,
-            other => other.unwrap_or(libc::EIO),
-        };
-        Failure::Open { path: path.to_string_lossy().into_owned(), errno, error }
-    })?;
-    let channel = Arc::new(Channel { fd });
-    let fd = channel.fd.as_raw_fd();
-    CHANNELS.fetch_add(1, Ordering::AcqRel);
-    let object = KernelChannel::pool().insert(ChannelView(channel.clone()), |object, _| {
-        // SAFETY: nobody else sees the place yet.
-        unsafe { object.write(KernelChannel(rdma_event_channel { fd })) };
-    })?;
-    Ok((object.as_ptr(), channel))
-}
-
-/// The channel behind a program's pointer.
-///
-/// # Safety
-/// `c` is null or points to the structure.
-pub(super) unsafe fn channel(c: *mut rdma_event_channel) -> Outcome<Arc<Channel>> {
-    // SAFETY: the caller's promise.
-    Ok(unsafe { KernelChannel::pool().find(c)? }.0.clone())
-}
-
-/// Takes a channel from the program; it is closed with its last id.
-pub(super) fn remove_channel(c: *mut rdma_event_channel) -> Outcome<()> {
-    // SAFETY: its address is all that is looked at.
-    let number = unsafe { KernelChannel::pool().find(c)? }.number();
-    KernelChannel::pool().remove(number);
-    Ok(())
-}
-
 /// A structure that a program holds, and what stands behind it.
 #[derive(Clone)]
-pub(super) struct Handle {
-    pub(super) c: *mut rdma_cm_id,
-    pub(super) id: Arc<Id>,
+pub(in crate::cm) struct Handle {
+    pub(in crate::cm) c: *mut rdma_cm_id,
+    pub(in crate::cm) id: Arc<Id>,
 }
 
 /// The living id behind a program's pointer.
 ///
 /// # Safety
 /// `c` is null or points to the structure.
-pub(super) unsafe fn find(c: *mut rdma_cm_id) -> Outcome<Handle> {
+pub(in crate::cm) unsafe fn find(c: *mut rdma_cm_id) -> Outcome<Handle> {
     // SAFETY: the caller's promise.
-    let found = unsafe { KernelId::pool().find(c)? };
-    Ok(Handle { c, id: found.0.clone() })
+    let half = unsafe { crate::cm::objects::halves(c)? }.kernel;
+    half.map(|id| Handle { c, id }).ok_or(Failure::Unknown { what: "rdma_cm_id", handle: 0 })
 }
 
 /// The id that events name so.
@@ -243,14 +198,8 @@ pub(super) fn named(name: u64) -> Option<Handle> {
     unsafe { find(c) }.ok()
 }
 
-/// Gives an id, with the kernel's number, its C structure.
-pub(super) fn insert(
-    (c_channel, channel): (*mut rdma_event_channel, Arc<Channel>),
-    context: *mut std::ffi::c_void,
-    (ps, qp_type): (u32, u32),
-    sync: bool,
-    handle: u32,
-) -> Outcome<Handle> {
+/// What stands behind an id of the kernel, with the kernel's number.
+pub(in crate::cm) fn half(channel: Arc<Channel>, sync: bool, handle: u32) -> Arc<Id> {
     let parts = Parts {
         channel,
         sync,
@@ -260,30 +209,24 @@ pub(super) fn insert(
         preface: Vec::new(),
         made: [false; 2],
     };
-    let id = Arc::new(Id {
+    Arc::new(Id {
         handle: AtomicU32::new(handle),
         parts: Mutex::new(parts),
         events: Arc::default(),
-    });
-    let c = KernelId::pool().insert(IdView(id.clone()), |object, _| {
-        // SAFETY: nobody else sees the place yet; it starts zeroed.
-        let object = unsafe { &mut (*object).0 };
-        (object.channel, object.context) = (c_channel, context);
-        (object.ps, object.qp_type) = (ps, qp_type);
-    })?;
-    Ok(Handle { c: c.as_ptr(), id })
+    })
+}
+
+/// Gives an id, with the kernel's number, its C structure.
+pub(super) fn insert(shown: Shown, sync: bool, handle: u32) -> Outcome<Handle> {
+    let lacks = Failure::Null { what: "kernel's part of the channel" };
+    let channel = shown.channel.1.kernel().cloned().ok_or(lacks)?;
+    let id = half(channel, sync, handle);
+    let c = crate::cm::objects::show(shown, None, Some(id.clone()))?;
+    Ok(Handle { c, id })
 }
 
 impl Handle {
-    /// Ends the C side. False when somebody else did.
-    pub(super) fn remove(&self) -> bool {
-        // SAFETY: its address is all that is looked at.
-        let found = unsafe { KernelId::pool().find(self.c) };
-        let Ok(number) = found.map(|found| found.number()) else { return false };
-        KernelId::pool().remove(number).is_some()
-    }
-
-    pub(super) fn is_sync(&self) -> bool {
+    pub(in crate::cm) fn is_sync(&self) -> bool {
         self.id.parts.lock().sync
     }
 
@@ -305,7 +248,7 @@ impl Handle {
     }
 
     /// Copies what the kernel knows of the id into the structure: addresses, device, port.
-    pub(super) fn refresh(&self) -> Outcome<()> {
+    pub(in crate::cm) fn refresh(&self) -> Outcome<()> {
         let place = Place::read(&self.id.issue(&cm::query_addr(self.id.number()))?);
         let [from, to] = place.addresses.map(|bytes| sockaddr_storage { bytes });
         self.set(field!(route.addr.src_addr), from);
@@ -375,4 +318,4 @@ fn path_record(bytes: &[u8; 64]) -> ibv_sa_path_rec {
     }
 }
 
-pub(super) use crate::cm::objects::{Template, field, given};
+pub(super) use crate::cm::objects::{Shown, Template, field, given, remove};
