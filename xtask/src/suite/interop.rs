@@ -22,18 +22,16 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     let names = script().arg("--list").read()?;
     let mut output = String::new();
     // Built here: in the guest, which is emulated, the compiler takes long.
-    let exchange = tree::target().join("exchange");
     let [data, cm] = ["exchange.pcap", "exchange.cm.pcap"].map(|name| tree::target().join(name));
     cases.always("guest", seconds(1800), |case| {
         let _ = (fs::remove_file(&data), fs::remove_file(&cm));
-        for (name, program) in [("exchange", &exchange), ("worlds", &tree::target().join("worlds"))]
-        {
+        for name in ["exchange", "driver", "worlds"] {
             let source = tree::root().join(format!("tests/{name}.c"));
             let build = Program::new("gcc").args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
-            let build = build.arg(program.display()).arg(source.display());
+            let build = build.arg(tree::target().join(name).display()).arg(source.display());
             case.run(&build.args(["-libverbs", "-lrdmacm"]))?;
         }
-        let guest = script().arg(tree::stage().display()).arg(exchange.display());
+        let guest = script().arg(tree::stage().display()).arg(tree::target().display());
         let program = guest.under(vm::program().args(["--timeout", "1700", "--"]).into_words());
         // A case that failed has its own line; here only the guest itself counts.
         output = case.start(&program)?.wait(case.deadline())?.output;

@@ -26,13 +26,13 @@ impl Ring {
     pub const EMPTY: Ring = Ring { mask: 0, shift: 0 };
 
     /// By the header of a queue in `mapped` bytes of memory, whose elements have at least `least` bytes. `None` when that
-    /// cannot be: no power of two elements, or more than the memory has.
+    /// cannot be: no power of two elements, or more than the memory has. A single one is a queue for nothing.
     pub fn new(log2_element: u32, index_mask: u32, mapped: usize, least: usize) -> Option<Ring> {
         let elements = usize::try_from(index_mask.checked_add(1)?).ok()?;
         let element = 1_usize.checked_shl(log2_element)?;
         let data = elements.checked_mul(element)?;
         let fits = DATA.checked_add(data)? <= mapped;
-        let sound = elements.is_power_of_two() && elements > 1 && element >= least && element >= 8;
+        let sound = elements.is_power_of_two() && element >= least.max(8);
         (fits && sound).then_some(Ring { mask: index_mask, shift: log2_element })
     }
 
@@ -86,11 +86,10 @@ mod tests {
     fn a_header_that_cannot_be_is_refused() {
         let whole = DATA + 4 * 256;
         assert!(Ring::new(8, 3, whole, 208).is_some());
-        // Elements beyond the memory, too small ones, one alone, no power of two, absurd sizes.
+        // Elements beyond the memory, too small ones, no power of two, absurd sizes.
         for (log2, mask, mapped, least) in [
             (8, 3, whole - 1, 208),
             (7, 3, whole, 208),
-            (8, 0, whole, 208),
             (8, 2, whole, 208),
             (8, u32::MAX, usize::MAX, 208),
             (64, 3, usize::MAX, 208),
@@ -117,6 +116,8 @@ mod tests {
         }
         assert!(ring.is_full(producer, consumer));
         assert_eq!(producer, 4);
+        let none = Ring::new(8, 0, DATA + 256, 208).unwrap();
+        assert!(none.is_full(0, 0));
     }
 
     #[test]
