@@ -1,11 +1,15 @@
 //! `ironverbs info`: what there is, and why it is so.
 
 use std::collections::HashMap;
+use std::path::Path;
 
+use ironverbs_kernel::discover::{self, KernelDevice};
+use ironverbs_kernel::drivers::Driver;
 use ironverbs_sys::diag::{self, Owner};
 use serde_json::{Value, json};
 
 use crate::run::view::{guid, rate};
+use crate::verbs::config::KernelDriver;
 use crate::verbs::{Config, Context, DeviceAttr, Host, LinkLayer, PortAttr, PortState, kind_name};
 
 /// Shows devices, ports, GIDs, limits, the configuration and who shares this host.
@@ -19,6 +23,7 @@ pub(crate) struct InfoArgs {
 struct Report {
     config: Config,
     devices: Vec<DeviceReport>,
+    kernel: Vec<(KernelDevice, Driver)>,
     port: Port,
     members: Vec<MemberReport>,
 }
@@ -88,7 +93,17 @@ fn collect() -> Result<Report, String> {
         Some(None) => Port::Ours,
         Some(Some(problem)) => Port::Taken(problem, owner()),
     };
-    Ok(Report { config, devices, port, members })
+    let kernel = kernel_devices(config.kernel_driver.value == KernelDriver::Own);
+    Ok(Report { config, devices, kernel, port, members })
+}
+
+/// The kernel's devices, and what drives them for libibverbs.
+pub(crate) fn kernel_devices(own: bool) -> Vec<(KernelDevice, Driver)> {
+    // An interface that is too old has no devices that a program could use.
+    let devices = discover::devices(Path::new("/sys")).unwrap_or_default();
+    let variable = ["RDMAV_DRIVERS", "IBV_DRIVERS"].into_iter().find_map(std::env::var_os);
+    let driver = |device: &KernelDevice| Driver::of(device, own, variable.as_deref());
+    devices.into_iter().map(|device| (driver(&device), device)).map(|(by, d)| (d, by)).collect()
 }
 
 fn describe_device(context: &Context) -> Result<DeviceReport, String> {
@@ -197,6 +212,10 @@ impl Report {
         for device in &self.devices {
             device.print();
         }
+        for (device, driver) in &self.kernel {
+            say!("\n{} of the kernel, {}", device.name, device.file);
+            say!("  node GUID {}, driven by {driver}", guid(device.guid));
+        }
         self.print_port();
         say!("\nconfiguration");
         for entry in self.config.entries() {
@@ -242,6 +261,17 @@ impl Report {
             "program": "ironverbs",
             "version": env!("CARGO_PKG_VERSION"),
             "devices": self.devices.iter().map(DeviceReport::json).collect::<Vec<_>>(),
+            "kernel_devices": self.kernel.iter().map(|(device, driver)| json!({
+                "name": device.name,
+                "file": device.file,
+                "node_guid": guid(device.guid),
+                "driver": match driver {
+                    Driver::Own => Value::from("own"),
+                    Driver::PlugIn(_) => Value::from("plugin"),
+                    Driver::Missing(_) => Value::Null,
+                },
+                "driven_by": driver.to_string(),
+            })).collect::<Vec<_>>(),
             "udp_port": {
                 "port": self.config.udp_port.value,
                 "state": self.port.state(),

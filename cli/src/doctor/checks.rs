@@ -1,14 +1,15 @@
 //! What one host shows of itself.
 
 use std::fs;
-use std::path::Path;
 
+use ironverbs_kernel::drivers::Driver;
 use ironverbs_sys::diag;
 use serde_json::{Value, json};
 
 use super::Level::{Note, Problem, Warning};
 use super::{Findings, Level};
 use crate::info::{describe_owner, state};
+use crate::verbs::config::KernelDriver;
 use crate::verbs::{Config, Context, Host, PortState};
 
 /// An interface with this MTU or more carries packets with 4096 bytes of payload over either family.
@@ -55,6 +56,7 @@ impl Facts {
     pub(super) fn gather(findings: &mut Findings) -> Result<Facts, String> {
         let config = Config::load().map_err(|e| e.to_string())?;
         let udp_port = config.udp_port.value;
+        let own = config.kernel_driver.value == KernelDriver::Own;
         let host = Host::start(config).map_err(|e| e.to_string())?;
         let mut contexts = Vec::new();
         for device in host.devices().map_err(|e| e.to_string())? {
@@ -69,7 +71,7 @@ impl Facts {
             devices.push(device(context, wire, findings)?);
         }
         picked(&devices, findings);
-        kernel_devices(findings);
+        kernel_devices(own, findings);
         memory(findings);
         limits(findings);
         Ok(Facts { udp_port, wire, devices })
@@ -154,23 +156,27 @@ fn port(context: Option<&Context>, udp_port: u16, findings: &mut Findings) -> bo
     false
 }
 
-/// Devices behind the kernel, and whether this user may open them.
-fn kernel_devices(findings: &mut Findings) {
-    let names = names_in("/sys/class/infiniband");
-    if names.is_empty() {
+/// Devices behind the kernel, what drives them, and whether this user may open them.
+fn kernel_devices(own: bool, findings: &mut Findings) {
+    let devices = crate::info::kernel_devices(own);
+    if devices.is_empty() {
         return findings.good("kernel", "the kernel has no RDMA devices");
     }
-    let closed: Vec<_> = names_in("/dev/infiniband")
-        .into_iter()
-        .filter(|name| name.starts_with("uverbs"))
-        .map(|name| format!("/dev/infiniband/{name}"))
-        .filter(|path| fs::File::options().read(true).write(true).open(path).is_err())
-        .collect();
-    let what = format!(
-        "the kernel has {}; libibverbs lists them first, and drives them by plug-ins of rdma-core 44",
-        names.join(", ")
-    );
-    findings.add("kernel", Note, what, "");
+    for (device, driver) in &devices {
+        let what = format!("the kernel's device {} is driven by {driver}", device.name);
+        match driver {
+            Driver::Own | Driver::PlugIn(_) => findings.good("kernel", what),
+            Driver::Missing(_) => findings.add(
+                "kernel",
+                Warning,
+                what,
+                "programs that open it need that: plug-ins are rdma-core's (Debian: ibverbs-providers)",
+            ),
+        }
+    }
+    let paths = devices.iter().map(|(device, _)| format!("/dev/infiniband/{}", device.file));
+    let may_open = |path: &String| fs::File::options().read(true).write(true).open(path).is_ok();
+    let closed: Vec<_> = paths.filter(|path| !may_open(path)).collect();
     if !closed.is_empty() {
         let what = format!("this user may not open {}", closed.join(", "));
         findings.add("kernel", Note, what, "programs that open the kernel's devices need that");
@@ -242,14 +248,6 @@ fn soft_limit(text: &str, name: &str) -> Option<u64> {
 
 fn number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-fn names_in(path: impl AsRef<Path>) -> Vec<String> {
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    let mut names: Vec<_> =
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
 }
 
 #[cfg(test)]

@@ -296,7 +296,7 @@ const STEPS: [Step; 21] = [
     },
     Step {
         name: "interop",
-        about: "in a VM: the kernel's devices by driver plug-ins; our device and the kernel's soft-RoCE: every operation, rdma_cm, perftest, packets lost, repeated, out of order and damaged",
+        about: "in a VM: the kernel's devices by our driver and by a plug-in; our device and the kernel's soft-RoCE: every operation, rdma_cm, perftest, packets lost, repeated, out of order and damaged",
         budget: seconds(420),
         needs: &[
             tools::CC,

@@ -74,7 +74,7 @@ pub(crate) fn list(taken: &[String]) -> Outcome<Vec<*mut ibv_device>> {
 fn make(device: &KernelDevice) -> Outcome<Known> {
     let sysfs_dev = describe(device)?;
     let mut made = match crate::host::host()?.config().kernel_driver.value {
-        KernelDriver::Own => try_own(sysfs_dev)?,
+        KernelDriver::Own => try_own(device)?,
         KernelDriver::PlugIn => ptr::null_mut(),
     };
     if made.is_null() {
@@ -112,12 +112,13 @@ fn blank() -> Outcome<*mut verbs_device> {
 }
 
 /// The structure of a device that this library has a data path for; null for others.
-fn try_own(told: *mut verbs_sysfs_dev) -> Outcome<*mut verbs_device> {
-    // SAFETY: it came from `describe`.
-    let Some(ops) = (unsafe { rxe::knows(told) }) else { return Ok(ptr::null_mut()) };
+fn try_own(device: &KernelDevice) -> Outcome<*mut verbs_device> {
+    if !ironverbs_kernel::rxe::knows(device.driver, &device.name, device.abi) {
+        return Ok(ptr::null_mut());
+    }
     let made = blank()?;
     // SAFETY: it is new.
-    unsafe { (*made).ops = ops };
+    unsafe { (*made).ops = rxe::registered() };
     Ok(made)
 }
 
@@ -371,7 +372,7 @@ pub(crate) fn open_with(
     let unknown = Failure::Unknown { what: "device", handle: 0 };
     let (about, driven) = known(device, |k| (k.device.clone(), k.driven)).ok_or(unknown)?;
     if !driven {
-        return Err(Failure::Driver { device: about.name, needs: plug_in(about.driver) });
+        return Err(Failure::Driver { device: about.name, needs: drivers::plug_in(about.driver) });
     }
     let path = CString::new(format!("/dev/infiniband/{}", about.file));
     let path = path.map_err(|_| Failure::Null { what: "path" })?;
@@ -446,32 +447,4 @@ pub(crate) fn import(fd: c_int) -> Option<Outcome<*mut ibv_context>> {
             }
         }
     })
-}
-
-/// The plug-in for a kernel's driver, by `enum rdma_driver_id`.
-fn plug_in(driver: u32) -> &'static str {
-    const NAMES: [&str; 21] = [
-        "",
-        "mlx5",
-        "mlx4",
-        "cxgb3",
-        "cxgb4",
-        "mthca",
-        "bnxt_re",
-        "ocrdma",
-        "nes",
-        "irdma",
-        "vmw_pvrdma",
-        "qedr",
-        "hns",
-        "usnic",
-        "rxe",
-        "hfi1verbs",
-        "ipathverbs",
-        "efa",
-        "siw",
-        "erdma",
-        "mana",
-    ];
-    NAMES.get(driver as usize).copied().unwrap_or_default()
 }

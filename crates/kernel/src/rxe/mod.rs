@@ -17,6 +17,12 @@ pub const DRIVER: u32 = 14;
 /// Versions of the driver's own part of the interface that this is about (`RXE_UVERBS_ABI_VERSION`).
 pub const ABI: std::ops::RangeInclusive<u32> = 2..=2;
 
+/// Whether a device is one that this is about: by the number of its driver, or, of kernels before 5.1, which tell none, by
+/// its name; and by the version of its driver's part of the interface.
+pub fn knows(driver: u32, name: &str, abi: u32) -> bool {
+    (driver == DRIVER || driver == 0 && name.starts_with("rxe")) && ABI.contains(&abi)
+}
+
 /// An element of a queue, to be written. Places are bytes from its start, within the element as long as the caller keeps to
 /// the limits of [`send`] and [`recv`].
 pub trait Slot {

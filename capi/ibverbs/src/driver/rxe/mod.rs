@@ -12,7 +12,7 @@ mod qp;
 mod queue;
 mod srq;
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -27,20 +27,8 @@ use super::{
 use crate::abi::*;
 use crate::fail;
 
-/// What this driver would register as a plug-in, if it knows the device.
-///
-/// # Safety
-/// `told` points to what is known of a device.
-pub(super) unsafe fn knows(told: *mut verbs_sysfs_dev) -> Option<*const verbs_device_ops> {
-    // SAFETY: the caller's promise.
-    let told = unsafe { &*told };
-    // Kernels before 5.1 do not tell which driver it is.
-    let by_name = told.driver_id == 0 && told.ibdev_name.starts_with(&b"rxe".map(|b| b as c_char));
-    let ours = told.driver_id == rxe::DRIVER || by_name;
-    (ours && rxe::ABI.contains(&told.abi_ver)).then(registered)
-}
-
-fn registered() -> *const verbs_device_ops {
+/// What this driver would register as a plug-in.
+pub(super) fn registered() -> *const verbs_device_ops {
     static OPS: OnceLock<usize> = OnceLock::new();
     let made = OPS.get_or_init(|| {
         let ops = verbs_device_ops {
