@@ -31,6 +31,7 @@ ironverbs_capi_ibverbs_tests::programs! {
         drivers_see_a_stranger
         fork_needs_nothing
         fork_that_starts_over
+        list_from_before_a_fork
         reading_sysfs_files
         names_and_rates
     }
@@ -188,6 +189,11 @@ ironverbs_capi_ibverbs_tests::programs! {
     removal {
         told_flushed_and_released
         who_sits_in_a_call_comes_back
+    }
+    cancel {
+        who_waits
+        who_works
+        who_works_by_wire
     }
     forks {
         local

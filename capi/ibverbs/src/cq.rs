@@ -2,14 +2,13 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use ironverbs::raw as soft;
 
 use crate::abi::*;
 use crate::convert;
-use crate::fail::{self, Failure, Outcome};
+use crate::fail::{self, Failure, Outcome, swift};
 use crate::objects::{self, ContextId, CqExtra, View, find};
 use crate::pool::Object;
 
@@ -201,7 +200,7 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
 /// # Safety
 /// As for [`objects::find`]; `wc` has room for `num` completions.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num: c_int, wc: *mut ibv_wc) -> c_int {
-    fail::number("ibv_poll_cq", || {
+    swift::number("ibv_poll_cq", || {
         let max = usize::try_from(num)
             .map_err(|_| Failure::Argument { what: "num_entries", value: num as u64 })?;
         // SAFETY: the caller's promise.
@@ -223,7 +222,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num: c_int, wc: *mut ib
 /// # Safety
 /// As for [`objects::find`].
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    fail::status("ibv_req_notify_cq", || {
+    swift::status("ibv_req_notify_cq", || {
         // SAFETY: the caller's promise.
         let found = unsafe { ibv_cq_ex::pool().find(cq)? };
         Ok(found.inner.request_notify(solicited_only != 0)?)
@@ -234,15 +233,23 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
 ///
 /// # Safety
 /// As for [`objects::find`]; `cq` and `cq_context` are null or have room for a pointer.
-pub(crate) unsafe extern "C" fn get_cq_event(
+pub(crate) unsafe extern "C-unwind" fn get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    fail::number("ibv_get_cq_event", || {
-        // SAFETY: the caller's promise.
-        let soft = unsafe { find::<ibv_comp_channel>(channel)? }.inner.clone();
-        let object = next_event(&soft)?;
+    // SAFETY: the caller's promise.
+    let find = || unsafe { find::<ibv_comp_channel>(channel) };
+    let take = || {
+        let Some(event) = find()?.inner.signalled_event()? else { return Ok(None) };
+        let object: *mut ibv_cq = match event.cookie() {
+            // Raised before its maker returned it: nobody asked for that.
+            0 => {
+                event.ack_events(1);
+                return Ok(None);
+            }
+            address => ptr::with_exposed_provenance_mut(address),
+        };
         // SAFETY: CQs live in places that are never unmapped; the out pointers are the caller's.
         unsafe {
             if !cq.is_null() {
@@ -252,19 +259,9 @@ pub(crate) unsafe extern "C" fn get_cq_event(
                 *cq_context = (*object).cq_context;
             }
         }
-        Ok(0)
-    })
-}
-
-fn next_event(channel: &Arc<soft::Channel>) -> Outcome<*mut ibv_cq> {
-    loop {
-        let event = channel.next_event()?;
-        match event.cookie() {
-            // Raised before its maker returned it: nobody asked for that.
-            0 => event.ack_events(1),
-            address => return Ok(ptr::with_exposed_provenance_mut(address)),
-        }
-    }
+        Ok(Some(()))
+    };
+    fail::waiting("ibv_get_cq_event", || Ok(find()?.inner.event_fd()?), take)
 }
 
 /// ibv_ack_cq_events(3).

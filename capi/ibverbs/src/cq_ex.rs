@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::abi::*;
 use crate::convert;
 use crate::cq;
-use crate::fail::{self, Failure, Outcome};
+use crate::fail::{self, Failure, Outcome, swift};
 use crate::objects::{CqExtra, find};
 use crate::pool::{Object, Ref};
 
@@ -161,7 +161,7 @@ unsafe fn show(cq: *mut ibv_cq_ex, cursor: &Cursor) -> Outcome<c_int> {
 /// For calls that return 0, ENOENT, or the value of errno.
 #[inline]
 fn answer(verb: &'static str, work: impl FnOnce() -> Outcome<c_int>) -> c_int {
-    fail::returned(verb, work).unwrap_or_else(|errno| errno)
+    swift::returned(verb, work).unwrap_or_else(|errno| errno)
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut c_void) -> c_int {

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::Arc;
@@ -23,6 +24,13 @@ static KNOWN: Mutex<Vec<(Arc<soft::Device>, usize)>> = Mutex::new(Vec::new());
 fn c_device(device: &Arc<soft::Device>) -> Outcome<*mut ibv_device> {
     let mut known = KNOWN.lock();
     if let Some((_, address)) = known.iter().find(|(d, _)| Arc::ptr_eq(d, device)) {
+        return Ok(ptr::with_exposed_provenance_mut(*address));
+    }
+    // In a fork it takes the place of its parent's device, whose structure the program may have.
+    let of_parent = |d: &soft::Device| d.is_of_parent() && d.name() == device.name();
+    if let Some((known, address)) = known.iter_mut().find(|(d, _)| of_parent(d)) {
+        // What the parent holds with it is not the fork's to give back.
+        std::mem::forget(std::mem::replace(known, device.clone()));
         return Ok(ptr::with_exposed_provenance_mut(*address));
     }
     let view = DeviceView { device: device.clone() };
@@ -162,7 +170,14 @@ pub(crate) unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv
             return driver::open_with(device, ptr::null_mut());
         }
         // SAFETY: the caller's promise.
-        open(&unsafe { with(device, Arc::clone)? })
+        let soft = unsafe { with(device, Arc::clone)? };
+        if !soft.is_of_parent() {
+            return open(&soft);
+        }
+        // A list has no state of the process that asked for it, which may have become a daemon since.
+        let own = host()?.devices()?.into_iter().find(|own| own.name() == soft.name());
+        std::mem::forget(soft);
+        open(&own.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?)
     })
 }
 

@@ -10,14 +10,14 @@ use crate::driver;
 use crate::{ah, cq, device, events, import, misc, mr, qp, qp_ex, query, srq};
 
 macro_rules! dispatch {
-    ($(
+    ($abi:literal: $(
         fn $name:ident($object:ident: $of:ty $(, $arg:ident: $ty:ty)*) $(-> $ret:ty)?, $module:ident;
     )*) => {$(
         /// The verb of that name.
         ///
         /// # Safety
         /// As for the software devices' function.
-        pub(crate) unsafe extern "C" fn $name($object: $of, $($arg: $ty),*) $(-> $ret)? {
+        pub(crate) unsafe extern $abi fn $name($object: $of, $($arg: $ty),*) $(-> $ret)? {
             // SAFETY: the caller's promise, which is the same for both.
             unsafe {
                 match driver::of($object) {
@@ -29,7 +29,7 @@ macro_rules! dispatch {
     )*};
 }
 
-dispatch! {
+dispatch! { "C":
     fn ack_cq_events(cq: *mut ibv_cq, n: u32), cq;
     fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd, mr;
     fn attach_mcast(qp: *mut ibv_qp, gid: *const c_void, lid: u16) -> c_int, qp;
@@ -48,8 +48,6 @@ dispatch! {
     fn destroy_qp(qp: *mut ibv_qp) -> c_int, qp;
     fn destroy_srq(srq: *mut ibv_srq) -> c_int, srq;
     fn detach_mcast(qp: *mut ibv_qp, gid: *const c_void, lid: u16) -> c_int, qp;
-    fn get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int, events;
-    fn get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) -> c_int, cq;
     fn get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int, query;
     fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm, import;
     fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr, import;
@@ -80,6 +78,12 @@ dispatch! {
     fn unimport_dm(dm: *mut ibv_dm), import;
     fn unimport_mr(mr: *mut ibv_mr), import;
     fn unimport_pd(pd: *mut ibv_pd), import;
+}
+
+// A thread that waits in these may be cancelled, which unwinds it.
+dispatch! { "C-unwind":
+    fn get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int, events;
+    fn get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) -> c_int, cq;
 }
 
 /// The verb of that name: the event says which object it is about.

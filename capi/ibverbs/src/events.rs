@@ -17,29 +17,30 @@ use crate::subnet;
 ///
 /// # Safety
 /// As for [`objects::find`]; `out` is null or has room for an event.
-pub(crate) unsafe extern "C" fn get_async_event(
+pub(crate) unsafe extern "C-unwind" fn get_async_event(
     context: *mut ibv_context,
     out: *mut ibv_async_event,
 ) -> c_int {
-    fail::number("ibv_get_async_event", || {
+    // SAFETY: the caller's promise.
+    let find = || unsafe { objects::context(context) };
+    let descriptor = || {
         if out.is_null() {
             return Err(Failure::Null { what: "event" });
         }
-        // SAFETY: the caller's promise.
-        let soft = unsafe { objects::context(context)? }.context.clone();
-        let id = ContextId::of(context);
-        let (kind, element) = loop {
-            let event = soft.next_async_event()?;
-            match element(&event, id) {
-                Some(element) => break (event.kind, element),
-                // Its object is not known to C (yet): nobody could acknowledge it.
-                None => event.ack(),
-            }
+        Ok(find()?.context.async_event_fd()?)
+    };
+    let take = || {
+        let Some(event) = find()?.context.signalled_async_event()? else { return Ok(None) };
+        let Some(element) = element(&event, ContextId::of(context)) else {
+            // Its object is not known to C (yet): nobody could acknowledge it.
+            event.ack();
+            return Ok(None);
         };
         // SAFETY: the caller's promise.
-        unsafe { out.write(ibv_async_event { element, event_type: kind as u32 }) };
-        Ok(0)
-    })
+        unsafe { out.write(ibv_async_event { element, event_type: event.kind as u32 }) };
+        Ok(Some(()))
+    };
+    fail::waiting("ibv_get_async_event", descriptor, take)
 }
 
 /// What C sees of the source, whose unacknowledged events are counted.

@@ -2,10 +2,13 @@
 
 use std::ffi::c_int;
 use std::fmt;
+use std::io;
+use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use ironverbs::raw as soft;
+use ironverbs_sys::cancel;
 use parking_lot::Mutex;
 
 /// Why a verb failed.
@@ -36,11 +39,11 @@ pub(crate) enum Failure {
     /// A number of objects is at its end.
     Full { what: &'static str },
     /// The system or a blocking call refused.
-    Io(std::io::Error),
+    Io(io::Error),
     /// A device of the kernel whose driver plug-in is not there.
     Driver { device: String, needs: &'static str },
     /// The file of a device of the kernel cannot be opened.
-    Open { path: String, errno: i32, error: std::io::Error },
+    Open { path: String, errno: i32, error: io::Error },
     /// There is no Host; the reason was printed when it failed to start.
     NoHost { errno: i32 },
     /// A defect of ours; its message was printed by the panic hook.
@@ -100,8 +103,8 @@ impl From<soft::ReachError> for Failure {
     }
 }
 
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
         Failure::Io(error)
     }
 }
@@ -166,13 +169,70 @@ pub(crate) fn silent(verb: &'static str, work: impl FnOnce() -> Outcome<()>) {
     let _ = returned(verb, work);
 }
 
-/// The one way out: no panic crosses into C, errno is set, and the failure is explained when that
-/// was asked for. The error is the value of errno.
-#[inline]
+/// For verbs that wait on a descriptor, in which a program may cancel the thread: `work` takes what the eight bytes
+/// stand for that were read from the descriptor, or finds that it is gone (None). 0, or -1 and errno.
+///
+/// Neither closure may own anything: a cancellation unwinds this frame.
+pub(crate) fn waiting(
+    verb: &'static str,
+    descriptor: impl Fn() -> Outcome<RawFd>,
+    work: impl Fn() -> Outcome<Option<()>>,
+) -> c_int {
+    loop {
+        let Ok(fd) = returned(verb, &descriptor) else { return -1 };
+        if let Err(errno) = cancel::read(fd, &mut [0; 8]) {
+            return number(verb, || Err(io::Error::from_raw_os_error(errno).into()));
+        }
+        match returned(verb, &work) {
+            Ok(Some(())) => return 0,
+            Ok(None) => {}
+            Err(_) => return -1,
+        }
+    }
+}
+
+/// For verbs of the data path: as [`status`], [`number`], [`silent`] and [`returned`], but a cancellation is put off only by what
+/// they call where that makes a call of the system (`ironverbs_sys::cancel`).
+pub(crate) mod swift {
+    use super::*;
+
+    #[inline]
+    pub(crate) fn status(verb: &'static str, work: impl FnOnce() -> Outcome<()>) -> c_int {
+        returned(verb, work).map_or_else(|errno| errno, |()| 0)
+    }
+
+    #[inline]
+    pub(crate) fn number(verb: &'static str, work: impl FnOnce() -> Outcome<c_int>) -> c_int {
+        returned(verb, work).unwrap_or(-1)
+    }
+
+    #[inline]
+    pub(crate) fn silent(verb: &'static str, work: impl FnOnce() -> Outcome<()>) {
+        let _ = returned(verb, work);
+    }
+
+    #[inline]
+    pub(crate) fn returned<T>(
+        verb: &'static str,
+        work: impl FnOnce() -> Outcome<T>,
+    ) -> Result<T, c_int> {
+        caught(verb, work)
+    }
+}
+
+/// The way out of all verbs but those of the data path: a cancellation of the thread (pthread_cancel(3)) waits until it is
+/// through. The error is the value of errno.
 pub(crate) fn returned<T>(
     verb: &'static str,
     work: impl FnOnce() -> Outcome<T>,
 ) -> Result<T, c_int> {
+    let _held = cancel::held();
+    caught(verb, work)
+}
+
+/// No panic crosses into C, errno is set, and the failure is explained when that was asked for.
+#[inline]
+fn caught<T>(verb: &'static str, work: impl FnOnce() -> Outcome<T>) -> Result<T, c_int> {
     // What a panic may leave half done is behind locks that do not poison; the caller is told EIO.
     match catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Failure::Panic)) {
         Ok(value) => Ok(value),
@@ -182,6 +242,7 @@ pub(crate) fn returned<T>(
 
 #[cold]
 fn failed(verb: &'static str, failure: &Failure) -> c_int {
+    let _held = cancel::held();
     let errno = failure.errno();
     if crate::host::explains() && !failure.is_routine() {
         explain(verb, failure, "");

@@ -7,7 +7,7 @@ use ironverbs::raw as soft;
 use soft::{MwType, Payload, PostError, SendFlags, SendWr, Sge, UdDest, WrOpcode};
 
 use crate::abi::*;
-use crate::fail::{self, Failure, Outcome};
+use crate::fail::{Failure, Outcome, swift};
 use crate::pool::Object;
 use crate::{convert, mw, raw};
 
@@ -129,7 +129,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    fail::status("ibv_post_recv", || {
+    swift::status("ibv_post_recv", || {
         // SAFETY: the caller's promise.
         unsafe {
             let found = match ibv_qp_ex::pool().find(qp) {
@@ -156,7 +156,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    fail::status("ibv_post_srq_recv", || {
+    swift::status("ibv_post_srq_recv", || {
         // SAFETY: the caller's promise.
         unsafe {
             let found = ibv_srq::pool().find(srq).inspect_err(|_| blame(bad, wr))?;
@@ -174,7 +174,7 @@ pub(crate) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    fail::status("ibv_post_send", || {
+    swift::status("ibv_post_send", || {
         // SAFETY: the caller's promise.
         unsafe {
             let found = match ibv_qp_ex::pool().find(qp) {

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use soft::{MwType, PostError, QpCap, QpType, SendFlags, SendWr, WrOpcode};
 
 use crate::abi::*;
-use crate::fail::{self, Failure, Outcome};
+use crate::fail::{self, Failure, Outcome, swift};
 use crate::objects::{QpExtra, find};
 use crate::pool::{Object, Ref};
 use crate::{mw, post};
@@ -270,7 +270,7 @@ unsafe fn within<C: Poster>(
     qp: *mut ibv_qp_ex,
     work: impl FnOnce(&mut Batch, &Ref<'_, C>) -> Outcome<()>,
 ) {
-    fail::silent("ibv_wr", || {
+    swift::silent("ibv_wr", || {
         // SAFETY: the caller's promise.
         let (found, mutex) = unsafe { opened::<C>(qp)? };
         if !mutex.is_locked() {
@@ -288,7 +288,7 @@ unsafe fn within<C: Poster>(
 }
 
 unsafe extern "C" fn start<C: Poster>(qp: *mut ibv_qp_ex) {
-    fail::silent("ibv_wr_start", || {
+    swift::silent("ibv_wr_start", || {
         // SAFETY: the caller's promise.
         let (_found, mutex) = unsafe { opened::<C>(qp)? };
         let mut batch = mutex.lock();
@@ -300,7 +300,7 @@ unsafe extern "C" fn start<C: Poster>(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn abort<C: Poster>(qp: *mut ibv_qp_ex) {
-    fail::silent("ibv_wr_abort", || {
+    swift::silent("ibv_wr_abort", || {
         // SAFETY: the caller's promise.
         let (_found, mutex) = unsafe { opened::<C>(qp)? };
         // SAFETY: the caller started the batch.
@@ -320,7 +320,7 @@ unsafe fn unlock(mutex: &Mutex<Batch>) -> Outcome<()> {
 }
 
 unsafe extern "C" fn complete<C: Poster>(qp: *mut ibv_qp_ex) -> c_int {
-    fail::status("ibv_wr_complete", || {
+    swift::status("ibv_wr_complete", || {
         // SAFETY: the caller's promise.
         let (found, mutex) = unsafe { opened::<C>(qp)? };
         if !mutex.is_locked() {

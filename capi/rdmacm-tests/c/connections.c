@@ -1,4 +1,6 @@
 /* Connections, both ends in one process, each with an event channel. */
+#define _GNU_SOURCE
+#include <signal.h>
 #include "../../ibverbs-tests/c/harness.h"
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
@@ -393,6 +395,91 @@ static void a_thousand_rounds(void)
 	}
 }
 
+static void *waits_on_a_channel(void *channel)
+{
+	struct rdma_cm_event *event;
+	rdma_get_cm_event(channel, &event);
+	fail(__FILE__, __LINE__, "an event");
+	return NULL;
+}
+
+static void *waits_for_a_request(void *id)
+{
+	struct rdma_cm_id *new;
+	rdma_get_request(id, &new);
+	fail(__FILE__, __LINE__, "a request");
+	return NULL;
+}
+
+/* pthread_cancel(3) ends the thread, and nothing else. */
+static void cancelled_in_a_wait(void)
+{
+	struct end e = end_of(RDMA_PS_TCP);
+	struct rdma_cm_id *listening;
+	EQUAL(rdma_create_id(NULL, &listening, NULL, RDMA_PS_TCP), 0);
+	EQUAL(rdma_bind_addr(listening, loopback(0)), 0);
+	EQUAL(rdma_listen(listening, 4), 0);
+	for (int round = 0; round < 20; round++) {
+		pthread_t threads[2];
+		EQUAL(pthread_create(&threads[0], NULL, waits_on_a_channel, e.channel), 0);
+		EQUAL(pthread_create(&threads[1], NULL, waits_for_a_request, listening), 0);
+		usleep(round * 200);
+		for (int i = 0; i < 2; i++) {
+			void *result;
+			EQUAL(pthread_cancel(threads[i]), 0);
+			EQUAL(pthread_join(threads[i], &result), 0);
+			CHECK(result == PTHREAD_CANCELED);
+		}
+	}
+	/* Nothing is held or lost: the two meet. */
+	resolve(&e, rdma_get_src_port(listening));
+	with_qp(e.id, IBV_QPT_RC);
+	struct rdma_conn_param param = { .retry_count = 7 };
+	EQUAL(rdma_connect(e.id, &param), 0);
+	struct rdma_cm_id *id;
+	EQUAL(rdma_get_request(listening, &id), 0);
+	EQUAL(rdma_reject(id, NULL, 0), 0);
+	expect_event(&e, RDMA_CM_EVENT_REJECTED, 28);
+	EQUAL(rdma_destroy_id(id), 0);
+	EQUAL(rdma_destroy_id(listening), 0);
+}
+
+static void noted(int signal)
+{
+	(void)signal;
+}
+
+static volatile int interrupted;
+
+static void *is_interrupted(void *id)
+{
+	struct rdma_cm_id *new;
+	EQUAL(rdma_get_request(id, &new), -1);
+	EQUAL(errno, EINTR);
+	interrupted = 1;
+	return NULL;
+}
+
+/* A server that waits for requests is ended by a signal whose handler asks for that. */
+static void a_signal_in_a_wait(void)
+{
+	struct sigaction action = { .sa_handler = noted };
+	EQUAL(sigaction(SIGUSR1, &action, NULL), 0);
+	struct rdma_cm_id *listening;
+	EQUAL(rdma_create_id(NULL, &listening, NULL, RDMA_PS_TCP), 0);
+	EQUAL(rdma_bind_addr(listening, loopback(0)), 0);
+	EQUAL(rdma_listen(listening, 4), 0);
+	pthread_t thread;
+	EQUAL(pthread_create(&thread, NULL, is_interrupted, listening), 0);
+	/* It may not wait yet when the first comes. */
+	while (!interrupted) {
+		EQUAL(pthread_kill(thread, SIGUSR1), 0);
+		usleep(1000);
+	}
+	EQUAL(pthread_join(thread, NULL), 0);
+	EQUAL(rdma_destroy_id(listening), 0);
+}
+
 static const struct test tests[] = {
 	TEST(a_message_arrives),
 	TEST(resources_are_swapped),
@@ -404,6 +491,8 @@ static const struct test tests[] = {
 	TEST(destruction_waits_for_acknowledgements),
 	TEST(destruction_says_what_it_waits_for),
 	TEST(refusal_of_options),
+	TEST(cancelled_in_a_wait),
+	TEST(a_signal_in_a_wait),
 	TEST(a_thousand_rounds),
 };
 MAIN(tests)

@@ -59,6 +59,8 @@ ironverbs_capi_ibverbs_tests::programs! {
         destruction_waits_for_acknowledgements
         destruction_says_what_it_waits_for
         refusal_of_options
+        cancelled_in_a_wait
+        a_signal_in_a_wait
         a_thousand_rounds
     }
     gids {

@@ -40,6 +40,25 @@ impl Channel {
         self.queue.next(|cq| cq.upgrade().inspect(|cq| cq.comp_events.hand_out()))
     }
 
+    /// The descriptor, for who reads the eight bytes of an event from it by himself, and then calls
+    /// [`Channel::signalled_event`].
+    ///
+    /// # Errors
+    /// EPERM in a fork, which must not take its parent's events.
+    pub fn event_fd(&self) -> io::Result<RawFd> {
+        self.context.inner().check()?;
+        Ok(self.fd())
+    }
+
+    /// The CQ of the event whose eight bytes the caller has read from the descriptor; None: it has gone meanwhile.
+    ///
+    /// # Errors
+    /// As [`Channel::event_fd`].
+    pub fn signalled_event(&self) -> io::Result<Option<Arc<Cq>>> {
+        self.context.inner().check()?;
+        Ok(self.queue.signalled(|cq| cq.upgrade().inspect(|cq| cq.comp_events.hand_out())))
+    }
+
     /// The context it belongs to.
     pub fn context(&self) -> &Arc<Context> {
         &self.context

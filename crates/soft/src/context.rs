@@ -437,6 +437,25 @@ impl Context {
         self.events.next_event()
     }
 
+    /// The descriptor of asynchronous events, for who reads the eight bytes of one from it by himself, and then calls
+    /// [`Context::signalled_async_event`].
+    ///
+    /// # Errors
+    /// EPERM in a fork, which must not take its parent's events.
+    pub fn async_event_fd(&self) -> io::Result<RawFd> {
+        self.inner().check()?;
+        Ok(self.async_fd())
+    }
+
+    /// The event whose eight bytes the caller has read from the descriptor; None: its object has gone meanwhile.
+    ///
+    /// # Errors
+    /// As [`Context::async_event_fd`].
+    pub fn signalled_async_event(&self) -> io::Result<Option<AsyncEvent>> {
+        self.inner().check()?;
+        Ok(self.events.signalled())
+    }
+
     /// Makes a protection domain (ibv_alloc_pd(3)).
     pub fn alloc_pd(self: &Arc<Self>) -> Result<Arc<Pd>, Error> {
         self.check()?;

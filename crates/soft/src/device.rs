@@ -57,6 +57,11 @@ impl Device {
         &self.name
     }
 
+    /// Whether its Host is the parent's of this process, a fork, in which it can do nothing.
+    pub fn is_of_parent(&self) -> bool {
+        self.host.upgrade().is_some_and(|host| host.check().is_err())
+    }
+
     /// Its number among the devices of this Host, from 0.
     pub fn index(&self) -> u32 {
         self.index

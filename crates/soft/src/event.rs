@@ -173,8 +173,7 @@ impl<T> FdQueue<T> {
     /// As [`FdQueue::next`], but None instead of waiting.
     pub(crate) fn try_next<U>(&self, take: impl Fn(T) -> Option<U>) -> io::Result<Option<U>> {
         while self.fd.try_read()?.is_some() {
-            let mut queue = self.queue.lock();
-            if let Some(item) = queue.pop_front().and_then(&take) {
+            if let Some(item) = self.signalled(&take) {
                 return Ok(Some(item));
             }
         }
@@ -202,11 +201,15 @@ impl<T> FdQueue<T> {
     pub(crate) fn next<U>(&self, take: impl Fn(T) -> Option<U>) -> io::Result<U> {
         loop {
             self.fd.read()?;
-            let mut queue = self.queue.lock();
-            if let Some(item) = queue.pop_front().and_then(&take) {
+            if let Some(item) = self.signalled(&take) {
                 return Ok(item);
             }
         }
+    }
+
+    /// The entry of which one signal was read from the descriptor, if `take` makes anything of it.
+    pub(crate) fn signalled<U>(&self, take: impl Fn(T) -> Option<U>) -> Option<U> {
+        self.queue.lock().pop_front().and_then(take)
     }
 
     /// Takes out the entries that `gone` names.
@@ -219,6 +222,14 @@ impl<T> FdQueue<T> {
         }
         removed
     }
+}
+
+fn hand_out((kind, source): (EventKind, Source)) -> Option<AsyncEvent> {
+    let source = source.present()?;
+    if let Some(count) = source.count() {
+        count.hand_out();
+    }
+    Some(AsyncEvent { kind, source })
 }
 
 /// The asynchronous events of a context that nobody has read. They do not keep their objects.
@@ -283,13 +294,12 @@ impl AsyncQueue {
     }
 
     pub(crate) fn next_event(&self) -> io::Result<AsyncEvent> {
-        self.0.next(|(kind, source)| {
-            let source = source.present()?;
-            if let Some(count) = source.count() {
-                count.hand_out();
-            }
-            Some(AsyncEvent { kind, source })
-        })
+        self.0.next(hand_out)
+    }
+
+    /// The event of which one signal was read from the descriptor, if its object is there.
+    pub(crate) fn signalled(&self) -> Option<AsyncEvent> {
+        self.0.signalled(hand_out)
     }
 
     /// Takes out the events of an object.

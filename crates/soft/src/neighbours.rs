@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ironverbs_sys::moment;
+use ironverbs_sys::{cancel, moment};
 use ironverbs_transport::device::{ByReference, Device, Piece, Sink};
 use ironverbs_transport::qp::{Candidate, Short};
 use ironverbs_wire::{Gid, IbRoute, Packet, Path};
@@ -358,6 +358,7 @@ impl Inner {
     pub(crate) fn mourn(&self) {
         let Some(lanes) = self.lanes() else { return };
         for departure in lanes.departures() {
+            let _held = cancel::held();
             let qps: Vec<_> = self.qps.read().all().collect();
             let now = self.now();
             for qp in qps {

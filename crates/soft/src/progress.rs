@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
+use ironverbs_sys::cancel;
 use ironverbs_sys::event::{Epoll, Event, EventFd, EventMode, Interest, spawn_thread};
 use ironverbs_sys::netlink::Monitor;
 use ironverbs_sys::udp::{Datagram, RxBatch};
@@ -177,6 +178,8 @@ impl Inner {
         did |= self.fail_overrun() | self.fail_removed() | self.blocked.retry(&mut now);
         did |= self.lanes().is_some_and(|lanes| lanes.pay());
         let looks = engine.looks_at_socket();
+        // What comes by the network may lead to anything, as timers may.
+        let _held = looks.then(cancel::held);
         let Engine { batch, owing, head, last, .. } = engine;
         let mut receiver = Receiver {
             host: self,

@@ -6,6 +6,12 @@ pub use libc::{
     ENOSYS, ENOTCONN, ENXIO, EOPNOTSUPP, EPERM, ERANGE, ETIMEDOUT,
 };
 
+/// This thread's errno.
+pub fn last() -> i32 {
+    // SAFETY: the location is this thread's own and always valid.
+    unsafe { *libc::__errno_location() }
+}
+
 /// Sets this thread's errno.
 pub fn set(value: i32) {
     // SAFETY: the location is this thread's own and always valid.

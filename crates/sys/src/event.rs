@@ -11,6 +11,8 @@ use std::time::Duration;
 use bitflags::bitflags;
 use libc::c_int;
 
+use crate::cancel;
+
 /// What a successful read of an [`EventFd`] takes away.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EventMode {
@@ -50,6 +52,7 @@ impl EventFd {
     /// As write(2), which fails only when the descriptor is no eventfd.
     pub fn signal(&self) -> io::Result<()> {
         let one = 1u64.to_ne_bytes();
+        let _held = cancel::held();
         loop {
             // SAFETY: reads the eight bytes of `one`.
             let n = unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
@@ -85,6 +88,7 @@ impl EventFd {
     /// As preadv2(2), which fails only when the descriptor is no eventfd.
     pub fn try_read(&self) -> io::Result<Option<u64>> {
         let mut value = [0u8; 8];
+        let _held = cancel::held();
         let iov = libc::iovec { iov_base: value.as_mut_ptr().cast(), iov_len: value.len() };
         // SAFETY: `iov` describes the eight bytes of `value`, both alive during the call.
         let n = unsafe { libc::preadv2(self.fd.as_raw_fd(), &iov, 1, -1, libc::RWF_NOWAIT) };
@@ -351,7 +355,8 @@ pub fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-fn is_nonblocking(fd: BorrowedFd<'_>) -> bool {
+/// Whether `O_NONBLOCK` is set.
+pub fn is_nonblocking(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: takes no pointers.
     let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
     flags >= 0 && flags & libc::O_NONBLOCK != 0

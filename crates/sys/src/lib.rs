@@ -4,6 +4,7 @@
 //! are [`std::io::Error`], carrying the kernel's errno, unless an item says otherwise.
 
 pub mod bpf;
+pub mod cancel;
 pub mod clock;
 pub mod copy;
 pub mod diag;

@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::cancel;
 use crate::shm::Shared;
 
 /// Bytes that a lock occupies, and the alignment of its offset.
@@ -119,6 +120,7 @@ pub fn lock(memory: &Shared, offset: usize, timeout: Duration) -> io::Result<Loc
             0 => return Ok(Locked::Clean(guard(false))),
             libc::EOWNERDEAD => return Ok(Locked::OwnerDied(guard(true))),
             libc::EBUSY if start.elapsed() < timeout => {
+                let _held = cancel::held();
                 thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(1));
             }

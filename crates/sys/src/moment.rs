@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::cancel;
+
 /// A mutex by [`RawMoment`].
 pub type Mutex<T> = lock_api::Mutex<RawMoment, T>;
 
@@ -47,6 +49,7 @@ impl RawMoment {
                 offers += 1;
                 thread::yield_now();
             } else {
+                let _held = cancel::held();
                 thread::sleep(pause);
                 pause = (pause * 2).min(LONGEST);
             }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use libc::{SOL_PACKET, SOL_SOCKET, c_int, c_void, socklen_t};
 
+use crate::cancel;
 use crate::event::EventFd;
 use crate::process::{check, owned};
 
@@ -151,6 +152,7 @@ impl FrameSender {
             header.msg_hdr.msg_iovlen = 1;
             message.write(header);
         }
+        let _held = cancel::held();
         loop {
             // SAFETY: as many messages as there are frames are filled in; they and what they point to outlive the call.
             let sent = check(unsafe {

@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use crate::cancel;
 use crate::process::{PidFd, check, owned};
 
 /// Descriptors that one message may carry.
@@ -46,6 +47,7 @@ impl Name {
     /// # Errors
     /// As socket(2) and connect(2).
     pub fn takes_datagrams(&self) -> io::Result<bool> {
+        let _held = cancel::held();
         let fd = socket(libc::SOCK_DGRAM)?;
         // SAFETY: the address is valid for its length.
         match check(unsafe { libc::connect(fd.as_raw_fd(), self.as_ptr(), self.len) }) {
@@ -182,6 +184,7 @@ impl Connection {
     /// # Errors
     /// ConnectionRefused: nobody listens. WouldBlock: its backlog is full.
     pub fn connect(name: &Name) -> io::Result<Connection> {
+        let _held = cancel::held();
         let fd = socket(libc::SOCK_SEQPACKET)?;
         // SAFETY: the address is valid for its length.
         check(unsafe { libc::connect(fd.as_raw_fd(), name.as_ptr(), name.len) })?;
@@ -374,6 +377,7 @@ fn send(
             std::ptr::copy_nonoverlapping(fds.as_ptr().cast(), data, bytes as usize);
         }
     }
+    let _held = cancel::held();
     loop {
         // SAFETY: the message refers to live parts, name and control data.
         let n = unsafe {
@@ -399,6 +403,7 @@ fn recv(fd: &OwnedFd, buffer: &mut [u8], flags: libc::c_int) -> io::Result<Optio
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = size_of::<Control>() as _;
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    let _held = cancel::held();
     let len = loop {
         // SAFETY: the message refers to a live buffer and control buffer of the lengths given.
         let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut message, flags) };

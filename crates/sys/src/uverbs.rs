@@ -7,6 +7,8 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use crate::cancel;
+
 /// One attribute of an ioctl, as the kernel reads it.
 #[repr(C)]
 #[derive(Copy, Clone, Debug, Default)]
@@ -184,17 +186,15 @@ pub fn make_device(major: u32, minor: u32) -> libc::dev_t {
     libc::makedev(major, minor)
 }
 
-/// Reads one record of an event file, blocking unless the file says otherwise.
+/// Reads one record of an event file, blocking unless the file says otherwise; a thread may be cancelled here
+/// ([`cancel::read`]).
 ///
 /// # Errors
-/// As read(2); `EIO` when what is there is no whole record.
-pub fn read_event(fd: BorrowedFd<'_>, record: &mut [u8]) -> io::Result<()> {
-    // SAFETY: writes at most the length of `record` into it.
-    let n = unsafe { libc::read(fd.as_raw_fd(), record.as_mut_ptr().cast(), record.len()) };
-    match usize::try_from(n) {
-        Err(_) => Err(io::Error::last_os_error()),
-        Ok(n) if n == record.len() => Ok(()),
-        Ok(_) => Err(io::Error::from_raw_os_error(libc::EIO)),
+/// As read(2), as the value of errno; `EIO` when what is there is no whole record.
+pub fn read_event(fd: BorrowedFd<'_>, record: &mut [u8]) -> Result<(), i32> {
+    match cancel::read(fd.as_raw_fd(), record)? {
+        n if n == record.len() => Ok(()),
+        _ => Err(libc::EIO),
     }
 }
 

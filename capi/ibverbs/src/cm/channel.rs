@@ -4,6 +4,7 @@
 //! told of either is readable there, and `O_NONBLOCK`, which means nothing to such a descriptor, is looked up when an
 //! event is asked for. The kernel's connection manager is opened whether or not there are devices: they may come.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
@@ -11,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ironverbs::raw as soft;
-use ironverbs_sys::event::{Epoll, Interest};
+use ironverbs_sys::cancel;
+use ironverbs_sys::event::{self as sys_event, Epoll, Interest};
 use soft::cm::EventChannel;
 use soft::config::Soft;
 
@@ -107,6 +109,46 @@ impl Channel {
         }
     }
 
+    /// The next event if there is one, for who waits by himself: `signalled` after a [`Wait`] has ended well. Where there is
+    /// one part only, that may have to come first.
+    fn try_next(&self, signalled: bool) -> Outcome<Option<Read>> {
+        match self {
+            Channel { both: Some(_), soft: Some(soft), kernel: Some(kernel), .. } => {
+                self.take(soft, kernel)
+            }
+            Channel { soft: Some(soft), .. } if signalled => {
+                let signal = Cell::new(true);
+                event::next(|| match signal.replace(false) {
+                    true => soft.signalled_event(),
+                    false => soft.try_next_event(),
+                })
+            }
+            // Whose descriptor blocks would wait here, where the thread cannot be cancelled.
+            Channel { soft: None, kernel: Some(kernel), .. }
+                if signalled || sys_event::is_nonblocking(kernel.fd.as_fd()) =>
+            {
+                kernel::next(kernel).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Begins to wait for an event.
+    fn prepare(&self) -> Outcome<Wait> {
+        if self.both.as_ref().is_some_and(Epoll::is_nonblocking) {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN).into());
+        }
+        let by_soft = self.soft.as_ref().map(|soft| soft.prepare_to_wait()).transpose()?;
+        let reads = self.both.is_none() && by_soft.is_some();
+        Ok(Wait { fd: self.fd(), by_soft, reads })
+    }
+
+    fn end(&self, wait: &Wait) {
+        if let (Some(soft), Some(prepared)) = (&self.soft, wait.by_soft) {
+            soft.waited(prepared);
+        }
+    }
+
     fn take(
         &self,
         soft: &Arc<EventChannel>,
@@ -162,18 +204,68 @@ pub(super) unsafe fn given_or_own(
 ///
 /// # Safety
 /// As for [`objects::find`]; `out` is null or has room for a pointer.
-pub(crate) unsafe extern "C" fn get_cm_event(
+pub(crate) unsafe extern "C-unwind" fn get_cm_event(
     channel: *mut rdma_event_channel,
     out: *mut *mut rdma_cm_event,
 ) -> i32 {
-    fail::number("rdma_get_cm_event", || {
-        let out = objects::given("event", out)?;
+    let find = || {
+        objects::given("event", out)?;
         // SAFETY: the caller's promise.
-        let event = unsafe { objects::channel(channel)? }.next()?;
+        unsafe { objects::channel(channel) }
+    };
+    next_event("rdma_get_cm_event", find, |event| {
         // SAFETY: the caller's promise.
         unsafe { out.write(event.c) };
-        Ok(0)
+        Ok(())
     })
+}
+
+/// How a thread waits for an event.
+#[derive(Copy, Clone)]
+struct Wait {
+    fd: i32,
+    /// What the software devices' part has begun.
+    by_soft: Option<soft::cm::Prepared>,
+    /// Reads an event's eight bytes, instead of waiting until there is something to read.
+    reads: bool,
+}
+
+/// Waits for the next event of a channel, in which a program may cancel the thread, and does `take` with it. 0, or -1 and
+/// errno.
+///
+/// Neither closure may own anything: a cancellation unwinds this frame.
+pub(super) fn next_event(
+    verb: &'static str,
+    find: impl Fn() -> Outcome<Arc<Channel>>,
+    take: impl Fn(Read) -> Outcome<()>,
+) -> i32 {
+    let mut signalled = false;
+    loop {
+        let begun = fail::returned(verb, || {
+            let channel = find()?;
+            match channel.try_next(signalled)? {
+                Some(event) => take(event).map(|()| None),
+                None => channel.prepare().map(Some),
+            }
+        });
+        let wait = match begun {
+            Ok(Some(wait)) => wait,
+            Ok(None) => return 0,
+            Err(_) => return -1,
+        };
+        let waited = match wait.reads {
+            true => cancel::read(wait.fd, &mut [0; 8]).map(|_| ()),
+            false => cancel::wait_readable(wait.fd),
+        };
+        let ended = fail::returned(verb, || {
+            find()?.end(&wait);
+            waited.map_err(|errno| io::Error::from_raw_os_error(errno).into())
+        });
+        if ended.is_err() {
+            return -1;
+        }
+        signalled = true;
+    }
 }
 
 /// rdma_destroy_event_channel(3). Its descriptor is closed with the last id that uses it.

@@ -9,7 +9,7 @@ use soft::cm::CmEventKind;
 
 use super::objects::{self, Template, given};
 use super::worlds::Any;
-use super::{dispatch, id, kernel};
+use super::{channel, dispatch, id, kernel};
 use crate::abi::*;
 use crate::convert;
 use crate::fail::{self, Failure, Outcome};
@@ -165,26 +165,30 @@ pub(crate) unsafe extern "C" fn destroy_ep(c: *mut rdma_cm_id) {
 ///
 /// # Safety
 /// As for [`objects::find`]; `out` is null or has room for a pointer.
-pub(crate) unsafe extern "C" fn get_request(
+pub(crate) unsafe extern "C-unwind" fn get_request(
     listen: *mut rdma_cm_id,
     out: *mut *mut rdma_cm_id,
 ) -> c_int {
-    fail::number("rdma_get_request", || {
-        let out = given("id", out)?;
+    let find = || {
+        given("id", out)?;
         // SAFETY: the caller's promise.
         let listener = unsafe { Any::find(listen)? };
-        if !listener.is_sync() {
-            return Err(Failure::Null { what: "channel of a synchronous id" });
+        match listener.is_sync() {
+            true => Ok(listener),
+            false => Err(Failure::Null { what: "channel of a synchronous id" }),
         }
-        let (kind, status) = listener.await_event()?;
-        let event = listener.event();
-        if status != 0 || kind != CmEventKind::ConnectRequest as u32 {
+    };
+    let its_channel = || find().map(|listener| listener.channel().clone());
+    channel::next_event("rdma_get_request", its_channel, |read| {
+        let listener = find()?;
+        listener.drop_event();
+        let event = read.c;
+        if read.status != 0 || read.event != CmEventKind::ConnectRequest as u32 {
+            listener.set_event(event);
             listener.drop_event();
-            let errno = if status == 0 { libc::EINVAL } else { status.saturating_abs() };
+            let errno = if read.status == 0 { libc::EINVAL } else { read.status.saturating_abs() };
             return Err(Failure::Io(io::Error::from_raw_os_error(errno)));
         }
-        // From here on it is the new id's.
-        listener.set_event(ptr::null_mut());
         // SAFETY: the event is ours until it is acknowledged; its id was made with it.
         let new = unsafe { Any::find((*event).id)? };
         if let Some((pd, mut init)) = remembered(&listener) {
@@ -201,6 +205,6 @@ pub(crate) unsafe extern "C" fn get_request(
         new.set_event(event);
         // SAFETY: the caller's promise.
         unsafe { out.write(new.c) };
-        Ok(0)
+        Ok(())
     })
 }

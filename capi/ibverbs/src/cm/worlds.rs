@@ -406,6 +406,11 @@ impl Any {
         unsafe { (&raw mut (*self.c).event).write(event) };
     }
 
+    /// The channel of its events.
+    pub(super) fn channel(&self) -> &Arc<Channel> {
+        &self.halves.channel
+    }
+
     /// Waits for the next event of a synchronous id, and leaves it in `id->event`: which, and its status.
     pub(super) fn await_event(&self) -> Outcome<(u32, i32)> {
         self.drop_event();

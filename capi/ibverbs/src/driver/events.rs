@@ -28,7 +28,7 @@ pub(super) unsafe fn get_async_event(driven: Driven, out: *mut ibv_async_event) 
     unsafe {
         let fd = BorrowedFd::borrow_raw((*driven.context).async_fd.max(0));
         if let Err(error) = uverbs::read_event(fd, &mut record) {
-            fail::set_errno(error.raw_os_error().unwrap_or(libc::EIO));
+            fail::set_errno(error);
             return -1;
         }
         let (element, event_type) = event::asynchronous(&record);
@@ -134,7 +134,7 @@ pub(super) unsafe fn get_cq_event(
     unsafe {
         let fd = BorrowedFd::borrow_raw((*channel).fd.max(0));
         if let Err(error) = uverbs::read_event(fd, &mut record) {
-            fail::set_errno(error.raw_os_error().unwrap_or(libc::EIO));
+            fail::set_errno(error);
             return -1;
         }
         let address = event::completion(&record) as usize;

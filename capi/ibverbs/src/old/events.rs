@@ -16,7 +16,7 @@ unsafe fn known<C: Old>(context: *mut c_void) -> Outcome<*mut C> {
     unsafe { C::pool().find(old) }.map(|_| old)
 }
 
-pub(crate) unsafe extern "C" fn get_cq_event(
+pub(crate) unsafe extern "C-unwind" fn get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq_1_0,
     cq_context: *mut *mut c_void,
@@ -47,34 +47,36 @@ pub(crate) unsafe extern "C" fn ack_cq_events(cq: *mut ibv_cq_1_0, n: u32) {
     });
 }
 
-pub(crate) unsafe extern "C" fn get_async_event(
+pub(crate) unsafe extern "C-unwind" fn get_async_event(
     context: *mut ibv_context_1_0,
     event: *mut ibv_async_event,
 ) -> c_int {
-    fail::number("ibv_get_async_event", || {
-        // SAFETY: the caller's promise; an event's object cannot end before it is acknowledged.
-        unsafe {
-            let status = events::get_async_event(real(context)?, event);
-            if status == 0 {
-                let event = &mut *event;
-                match events::source(event.event_type) {
-                    events::Source::Cq => {
-                        let old = known::<ibv_cq_1_0>((*event.element.cq).cq_context)?;
-                        event.element.cq = old.cast();
-                    }
-                    events::Source::Srq => {
-                        let old = known::<ibv_srq_1_0>((*event.element.srq).srq_context)?;
-                        event.element.srq = old.cast();
-                    }
-                    events::Source::Qp => {
-                        let old = known::<ibv_qp_1_0>((*event.element.qp).qp_context)?;
-                        event.element.qp = old.cast();
-                    }
-                    events::Source::Gid | events::Source::Other => {}
-                }
+    const VERB: &str = "ibv_get_async_event";
+    // SAFETY: the caller's promise.
+    let Ok(today) = fail::returned(VERB, || unsafe { real(context) }) else { return -1 };
+    // SAFETY: the caller's promise.
+    if unsafe { events::get_async_event(today, event) } != 0 {
+        return -1;
+    }
+    // SAFETY: it was filled in; an event's object cannot end before it is acknowledged.
+    fail::number(VERB, || unsafe {
+        let event = &mut *event;
+        match events::source(event.event_type) {
+            events::Source::Cq => {
+                let old = known::<ibv_cq_1_0>((*event.element.cq).cq_context)?;
+                event.element.cq = old.cast();
             }
-            Ok(status)
+            events::Source::Srq => {
+                let old = known::<ibv_srq_1_0>((*event.element.srq).srq_context)?;
+                event.element.srq = old.cast();
+            }
+            events::Source::Qp => {
+                let old = known::<ibv_qp_1_0>((*event.element.qp).qp_context)?;
+                event.element.qp = old.cast();
+            }
+            events::Source::Gid | events::Source::Other => {}
         }
+        Ok(0)
     })
 }
 

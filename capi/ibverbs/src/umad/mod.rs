@@ -26,6 +26,8 @@ pub(crate) use strings::{
     addr_dump, attribute_str, class_str, common_mad_status_str, dump, method_str, sa_mad_status_str,
 };
 
+use ironverbs_sys::cancel;
+
 use crate::fail::Failure;
 
 /// The answer, or the negative errno of why there is none.
@@ -33,9 +35,8 @@ use crate::fail::Failure;
 /// A thread may not be cancelled (pthread_cancel(3)) in the middle of it: that unwinds, which Rust frames end with
 /// an abort.
 fn number(work: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
-    let before = set_cancel_state(CANCEL_DISABLE);
+    let _held = cancel::held();
     let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(libc::EIO));
-    set_cancel_state(before);
     result.unwrap_or_else(failed)
 }
 
@@ -43,20 +44,6 @@ fn failed(errno: c_int) -> c_int {
     // SAFETY: errno is a thread-local int that always exists.
     unsafe { *libc::__errno_location() = errno };
     -errno
-}
-
-/// PTHREAD_CANCEL_DISABLE of glibc and musl.
-const CANCEL_DISABLE: c_int = 1;
-
-/// Returns the state before.
-fn set_cancel_state(state: c_int) -> c_int {
-    unsafe extern "C" {
-        fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-    }
-    let mut old = 0;
-    // SAFETY: writes the old state to the int.
-    unsafe { pthread_setcancelstate(state, &raw mut old) };
-    old
 }
 
 fn errno(failure: impl Into<Failure>) -> c_int {

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
@@ -33,6 +34,25 @@ pub struct EventChannel {
     queue: FdQueue<Queued>,
     /// Tasks that wait for an event.
     wakers: Mutex<Vec<Waker>>,
+    /// Waits that were begun and have not ended.
+    sleepers: AtomicU32,
+}
+
+/// A wait that has begun.
+#[derive(Copy, Clone, Debug)]
+pub struct Prepared {
+    /// The channel's descriptor.
+    pub fd: RawFd,
+    armed: bool,
+}
+
+impl Drop for EventChannel {
+    fn drop(&mut self) {
+        // Threads that were cancelled as they waited.
+        for _ in 0..*self.sleepers.get_mut() {
+            drop(Awake(&self.host.0));
+        }
+    }
 }
 
 impl EventChannel {
@@ -53,7 +73,8 @@ impl EventChannel {
         // What comes for an id is looked up among the devices that were seen.
         host.devices()?;
         let (queue, wakers) = (FdQueue::new()?, Mutex::default());
-        Ok(Arc::new(EventChannel { host: host.clone(), queue, wakers }))
+        let sleepers = AtomicU32::new(0);
+        Ok(Arc::new(EventChannel { host: host.clone(), queue, wakers, sleepers }))
     }
 
     /// Its Host.
@@ -86,6 +107,45 @@ impl EventChannel {
         self.host.0.check()?;
         let orphans = Orphans::default();
         let mut event = self.queue.try_next(|queued| orphans.hand_out(queued))?;
+        if let Some(event) = &mut event {
+            event.prepare();
+        }
+        Ok(event)
+    }
+
+    /// Begins what [`EventChannel::next_event`] does, for who waits by himself, as C programs do whose threads may be
+    /// cancelled: reads the eight bytes of an event from the descriptor, or only waits until it is readable. Then comes
+    /// [`EventChannel::waited`]; where it never does, what this has begun ends with the channel.
+    ///
+    /// # Errors
+    /// EPERM in a fork.
+    pub fn prepare_to_wait(&self) -> io::Result<Prepared> {
+        self.host.0.check()?;
+        let sleeps = self.linger();
+        let armed = sleeps.is_some();
+        if armed {
+            self.sleepers.fetch_add(1, Ordering::Relaxed);
+            std::mem::forget(sleeps);
+        }
+        Ok(Prepared { fd: self.fd(), armed })
+    }
+
+    /// Ends a wait that [`EventChannel::prepare_to_wait`] has begun.
+    pub fn waited(&self, prepared: Prepared) {
+        if prepared.armed {
+            self.sleepers.fetch_sub(1, Ordering::Relaxed);
+            drop(Awake(&self.host.0));
+        }
+    }
+
+    /// The event whose eight bytes the caller has read from the descriptor; None: its id has gone meanwhile.
+    ///
+    /// # Errors
+    /// EPERM in a fork.
+    pub fn signalled_event(&self) -> io::Result<Option<CmEvent>> {
+        self.host.0.check()?;
+        let orphans = Orphans::default();
+        let mut event = self.queue.signalled(|queued| orphans.hand_out(queued));
         if let Some(event) = &mut event {
             event.prepare();
         }

@@ -26,7 +26,7 @@ mod resolve;
 mod tests;
 mod wire;
 
-pub use channel::EventChannel;
+pub use channel::{EventChannel, Prepared};
 pub use connect::UD_QKEY;
 pub use error::CmError;
 pub use event::{CmEvent, CmEventKind, EventParam};

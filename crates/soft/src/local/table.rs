@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use ironverbs_sys::cancel;
 use ironverbs_sys::event::{Epoll, Event, Interest};
 use ironverbs_sys::moment;
 use ironverbs_sys::process::PidFd;
@@ -129,6 +130,7 @@ impl LaneTable {
         if let Some(lane) = self.existing(&peer) {
             return Ok(lane);
         }
+        let _held = cancel::held();
         let _making = self.making.lock();
         if let Some(lane) = self.existing(&peer) {
             return Ok(lane);
@@ -342,6 +344,7 @@ impl LaneTable {
                 index += 1;
                 continue;
             }
+            let _held = cancel::held();
             let mut lane = lanes.swap_remove(index);
             lane.consumer.close();
             match lane.departed {

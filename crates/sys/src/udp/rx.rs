@@ -12,6 +12,7 @@ use libc::{SOL_IP, SOL_IPV6, SOL_SOCKET, SOL_UDP, c_int};
 use super::address::{self, SocketAddress};
 use super::control::{self, Control};
 use super::sockopt::{self, UDP_NO_CHECK6_RX};
+use crate::cancel;
 
 /// How to bind an [`RxSocket`].
 #[derive(Clone, Copy, Debug)]
@@ -130,6 +131,7 @@ impl RxSocket {
     }
 
     fn recv_one(&self, batch: &mut RxBatch) -> io::Result<usize> {
+        let _held = cancel::held();
         let mut iov = batch.iovec(0);
         let mut header = batch.header(0, &mut iov);
         // SAFETY: `header` points at a buffer, a name and a control area of `batch` and at `iov`,
@@ -142,6 +144,7 @@ impl RxSocket {
     }
 
     fn recv_many(&self, batch: &mut RxBatch, n: usize) -> io::Result<usize> {
+        let _held = cancel::held();
         let mut iovs = [MaybeUninit::<libc::iovec>::uninit(); RxBatch::MAX_MESSAGES];
         let mut headers = [MaybeUninit::<libc::mmsghdr>::uninit(); RxBatch::MAX_MESSAGES];
         for (i, (iov, header)) in iovs.iter_mut().zip(&mut headers).take(n).enumerate() {

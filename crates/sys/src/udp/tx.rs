@@ -11,6 +11,7 @@ use libc::{SOL_IP, SOL_IPV6, SOL_SOCKET, SOL_UDP, c_int};
 use super::address::{self, SocketAddress};
 use super::control::Control;
 use super::{DEFAULT_HOP_LIMIT, MAX_BATCH, MAX_SEGMENTS, sockopt};
+use crate::cancel;
 
 /// Which IP a [`TxSocket`] sends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Hash)]
@@ -151,6 +152,7 @@ impl TxSocket {
     /// - `EMSGSIZE`: a packet longer than the path's MTU; `ENETUNREACH`, `EHOSTUNREACH`: no route;
     ///   `EPERM`: a firewall; otherwise as sendmsg(2).
     pub fn transmit(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let _held = cancel::held();
         let mut message = self.message(transmit)?;
         let mut iov = iovec(transmit.bytes);
         let header = message.header(&mut iov);
@@ -183,6 +185,7 @@ impl TxSocket {
     }
 
     fn send_chunk(&self, chunk: &[Transmit<'_>]) -> io::Result<usize> {
+        let _held = cancel::held();
         let mut messages = [const { MaybeUninit::<Message>::uninit() }; CHUNK];
         let mut iovs = [const { MaybeUninit::<libc::iovec>::uninit() }; CHUNK];
         let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; CHUNK];
