@@ -131,6 +131,11 @@ impl Resources {
         });
     }
 
+    /// Whether the last request before `seq` is one of them.
+    pub(super) fn end_at(&self, seq: Seq) -> bool {
+        self.kept.back().is_some_and(|last| last.first.plus(last.packets) == seq)
+    }
+
     /// Whether there is something to send.
     pub(super) fn is_pending(&self) -> bool {
         self.pending > 0

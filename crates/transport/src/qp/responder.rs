@@ -44,6 +44,13 @@ pub(super) struct Nak {
     pub(super) reason: VendorErr,
 }
 
+impl Nak {
+    /// Whether packets are missing.
+    pub(super) fn is_of_sequence(&self) -> bool {
+        self.syndrome == Syndrome::Nak(NakCode::PsnSequence)
+    }
+}
+
 impl Responder {
     /// `limit` is the number of READs and atomics to be kept.
     pub(super) fn new(psn: u32, limit: u8) -> Responder {
@@ -311,8 +318,18 @@ impl Qp {
     fn nak(&mut self, syndrome: Syndrome) {
         let responder = &mut self.responder;
         let reason = VendorErr::None;
-        responder.nak = Some(Nak { seq: responder.expected, syndrome, reason });
+        let nak = Nak { seq: responder.expected, syndrome, reason };
+        responder.nak = Some(nak);
         responder.nak_told = true;
+        if nak.is_of_sequence() {
+            // It acknowledges what is before it. Where that is the whole of a SEND or WRITE kernel rxe (6.1) takes it for no
+            // acknowledgement and repeats the message, empty, under the PSN of the next one, so that from there on its PSNs
+            // are not ours: one of its own goes before. That of a READ or an atomic, though, it would take for an answer.
+            let whole = matches!(responder.message, Message::None) && responder.msn > 0;
+            if whole && !responder.resources.end_at(nak.seq) {
+                responder.ack = Some(nak.seq.previous());
+            }
+        }
     }
 
     /// Acknowledges all there is: one acknowledgement will do for several requests.

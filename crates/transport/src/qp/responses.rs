@@ -58,6 +58,12 @@ impl Qp {
             }
         }
         if let Some(nak) = self.responder.nak {
+            if let Some(seq) = self.responder.ack.filter(|_| nak.is_of_sequence()) {
+                if !self.send_ack(seq, ACK, sink) {
+                    return false;
+                }
+                self.responder.ack = None;
+            }
             if !self.send_nak(&nak, sink) {
                 return false;
             }

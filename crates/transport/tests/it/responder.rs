@@ -160,15 +160,35 @@ fn one_nak_per_gap() {
     for n in 2..6 {
         bench.give(&bench.request(n, Op::WriteOnly));
     }
-    assert_eq!(bench.answers(), [nak(1, NakCode::PsnSequence, 1)]);
+    // Kernel rxe takes the NAK alone for no acknowledgement of the WRITE.
+    assert_eq!(bench.answers(), [ack(0, 1), nak(1, NakCode::PsnSequence, 1)]);
     bench.give(&bench.request(7, Op::WriteOnly));
     assert_eq!(bench.answers(), []);
     bench.give(&bench.request(1, Op::WriteOnly));
     bench.give(&bench.request(3, Op::WriteOnly));
-    // The acknowledgement of what came is in the NAK of what did not.
-    assert_eq!(bench.answers(), [nak(2, NakCode::PsnSequence, 2)]);
+    assert_eq!(bench.answers(), [ack(1, 2), nak(2, NakCode::PsnSequence, 2)]);
     assert_eq!(bench.counters().seq_naks_sent, 2);
     assert_eq!(bench.counters().dropped.sequence, 6);
+}
+
+#[test]
+fn no_acknowledgement_goes_before_a_nak_where_it_could_be_taken_for_something_else() {
+    // Of nothing, of the answer to a READ, of a message that goes on.
+    let mut bench = Bench::new(Options::default());
+    bench.give(&bench.request(1, Op::WriteOnly));
+    assert_eq!(bench.answers(), [nak(0, NakCode::PsnSequence, 0)]);
+    bench.give(&bench.read(0, 0, 10));
+    bench.give(&bench.request(2, Op::WriteOnly));
+    let answers = bench.answers();
+    assert_eq!(answers.first().map(|answer| answer.0), Some(Op::ReadRespOnly));
+    assert_eq!(answers[1..], [nak(1, NakCode::PsnSequence, 1)]);
+    let payload = [7; MTU];
+    let mut first = Packet { payload: &payload, ..bench.request(1, Op::WriteFirst) };
+    first.reth.as_mut().unwrap().len = 2 * MTU as u32 + 1;
+    first.bth.ack_req = false;
+    bench.give(&first);
+    bench.give(&Packet { payload: &payload[..1], ..bench.request(3, Op::WriteLast) });
+    assert_eq!(bench.answers(), [nak(2, NakCode::PsnSequence, 1)]);
 }
 
 #[test]
