@@ -176,7 +176,10 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, n: c_int, wc: *mut ibv_
         while count < n && reader.next != end {
             let to = wc.add(count as usize);
             ptr::copy_nonoverlapping(reader.queue.element(reader.next).cast(), to, 1);
-            (*to).wc_flags = rxe::wc_flags((*to).wc_flags);
+            let flags = rxe::wc_flags((*to).wc_flags);
+            if flags != (*to).wc_flags {
+                (*to).wc_flags = flags;
+            }
             reader.next = reader.queue.ring.next(reader.next);
             count += 1;
         }
