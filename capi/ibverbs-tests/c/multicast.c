@@ -73,6 +73,36 @@ static void members_hear_and_others_do_not(void)
 	EQUAL(ibv_close_device(c.context), 0);
 }
 
+static void a_sender_may_be_deaf_to_itself(void)
+{
+	struct side a = side_on(open_first()), b = side_on(open_first());
+	struct ibv_qp_init_attr plain = qp_init(&a, IBV_QPT_UD);
+	struct ibv_qp_init_attr_ex init = { .send_cq = a.cq, .recv_cq = a.cq, .cap = plain.cap,
+		.qp_type = IBV_QPT_RC, .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS,
+		.pd = a.pd, .create_flags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB };
+	errno = 0;
+	CHECK(!ibv_create_qp_ex(a.context, &init) && errno == EOPNOTSUPP);
+	init.qp_type = IBV_QPT_UD;
+	a.qp = ibv_create_qp_ex(a.context, &init);
+	CHECK(a.qp);
+	ready_datagrams(a.qp);
+	for (int i = 0; i < 4; i++)
+		EQUAL(post_recv(&a, i, i * 128, 128), 0);
+	member(&b);
+	union ibv_gid gid = group(3);
+	EQUAL(ibv_attach_mcast(a.qp, &gid, 0), 0);
+	EQUAL(ibv_attach_mcast(b.qp, &gid, 0), 0);
+	/* Others hear it, and it hears others; one that was not made so hears itself, too. */
+	send_to(&a, gid, "from a");
+	expect(a.cq, 77, IBV_WC_SUCCESS);
+	EQUAL(expect(b.cq, 0, IBV_WC_SUCCESS).src_qp, a.qp->qp_num);
+	send_to(&b, gid, "from b");
+	EQUAL(expect(a.cq, 0, IBV_WC_SUCCESS).src_qp, b.qp->qp_num);
+	struct ibv_wc wc = completion(b.cq), other = completion(b.cq);
+	EQUAL(wc.wr_id + other.wr_id, 77 + 1);
+	expect_none(a.cq);
+}
+
 static void wrong_addresses_and_limits(void)
 {
 	struct side s = side_on(open_first());
@@ -98,6 +128,7 @@ static void wrong_addresses_and_limits(void)
 
 static const struct test tests[] = {
 	TEST(members_hear_and_others_do_not),
+	TEST(a_sender_may_be_deaf_to_itself),
 	TEST(wrong_addresses_and_limits),
 };
 MAIN(tests)

@@ -170,6 +170,7 @@ ironverbs_capi_ibverbs_tests::programs! {
     }
     multicast {
         members_hear_and_others_do_not
+        a_sender_may_be_deaf_to_itself
         wrong_addresses_and_limits
     }
     raw {

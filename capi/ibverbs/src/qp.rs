@@ -73,7 +73,14 @@ pub(crate) unsafe fn create_ex(
         if attr.comp_mask & !known != 0 {
             return Err(Failure::Unsupported { what: "an attribute of the queue pair" });
         }
-        if attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0 {
+        let flags = match attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS {
+            0 => 0,
+            _ => attr.create_flags,
+        };
+        // Only datagrams go to groups.
+        let datagrams = convert::qp_type(attr.qp_type).is_ok_and(|t| t == soft::QpType::Ud);
+        let known = if datagrams { IBV_QP_CREATE_BLOCK_SELF_MCAST_LB } else { 0 };
+        if flags & !known != 0 {
             return Err(Failure::Unsupported { what: "a creation flag" });
         }
         if attr.qp_type == IBV_QPT_XRC_RECV {
@@ -112,6 +119,9 @@ pub(crate) unsafe fn create_ex(
                 qp_ex::install(object, ops);
             }
         })?;
+        if flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
+            find::<ibv_qp_ex>(qp)?.inner.block_own_mcast();
+        }
         attr.cap = plain.cap;
         Ok(qp)
     }

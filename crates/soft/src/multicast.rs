@@ -2,15 +2,15 @@
 //!
 //! A packet to a group goes to QPN 0xffffff. Each process with members has joined the group on its
 //! slot's socket and gets a copy of its own; here the copy becomes one for each QP attached. A sender
-//! hears itself like anybody else: if it is attached.
+//! hears itself like anybody else: if it is attached, and was not made so that it does not.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use ironverbs_sys::errno::{EINVAL, ENOBUFS, ENODEV};
 use ironverbs_transport::verbs::QpType;
-use ironverbs_wire::Gid;
+use ironverbs_wire::{Gid, Packet, Path};
 use parking_lot::RwLock;
 
 use crate::context::limits;
@@ -40,9 +40,14 @@ impl Member {
     }
 }
 
-/// How many groups a QP is attached to.
+/// How a QP takes part in groups.
 #[derive(Debug, Default)]
-pub(crate) struct Attachments(AtomicUsize);
+pub(crate) struct Attachments {
+    /// How many it is attached to.
+    count: AtomicUsize,
+    /// It does not hear what it sends.
+    deaf_to_self: AtomicBool,
+}
 
 impl Groups {
     /// The QPs attached to a group by devices of that interface; by any if it is 0, not known.
@@ -99,7 +104,7 @@ impl Groups {
         }
         let member = Member { qp: Arc::downgrade(&qp_reference), ifindex };
         all.entry(group).or_default().push(member);
-        qp.attachments.0.fetch_add(1, Ordering::AcqRel);
+        qp.attachments.count.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
 
@@ -108,7 +113,7 @@ impl Groups {
         let members = all.get_mut(group).ok_or_else(|| not_attached(group))?;
         let at = members.iter().position(|m| m.is(qp)).ok_or_else(|| not_attached(group))?;
         let gone = members.swap_remove(at);
-        qp.attachments.0.fetch_sub(1, Ordering::AcqRel);
+        qp.attachments.count.fetch_sub(1, Ordering::AcqRel);
         if !members.iter().any(|member| member.ifindex == gone.ifindex)
             && let Some(registry) = host.registry()
         {
@@ -157,6 +162,20 @@ impl Qp {
         }
     }
 
+    /// From now on it does not hear what it sends to groups itself (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB).
+    pub fn block_own_mcast(&self) {
+        self.attachments.deaf_to_self.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a group's packet is for it.
+    pub(crate) fn hears(&self, path: &Path, packet: &Packet<'_>) -> bool {
+        let own = || {
+            packet.deth.is_some_and(|deth| deth.src_qpn == self.qpn())
+                && self.context().device().has_gid(&path.src)
+        };
+        !(self.attachments.deaf_to_self.load(Ordering::Relaxed) && own())
+    }
+
     fn check_group(&self, group: &Gid) -> Result<(), Error> {
         if self.qp_type() != QpType::Ud {
             let value = self.qp_type() as u64;
@@ -167,7 +186,7 @@ impl Qp {
 
     /// The groups it is attached to keep it, unless it is only dropped.
     pub(crate) fn check_detached(&self) -> Result<(), Error> {
-        match self.attachments.0.load(Ordering::Acquire) {
+        match self.attachments.count.load(Ordering::Acquire) {
             0 => Ok(()),
             users => Err(Error::Busy { what: "queue pair", users }),
         }
@@ -175,7 +194,7 @@ impl Qp {
 
     /// Detaches it from whatever it is attached to.
     pub fn detach_all_mcast(&self) {
-        if self.attachments.0.load(Ordering::Acquire) == 0 {
+        if self.attachments.count.load(Ordering::Acquire) == 0 {
             return;
         }
         let host = self.host();

@@ -488,7 +488,7 @@ impl Receiver<'_> {
             };
         }
         let Some(packet) = self.verify(path, src_port, bytes) else { return };
-        for qp in members {
+        for qp in members.iter().filter(|qp| qp.hears(path, &packet)) {
             qp.handle_packet(&packet, path, udp_len(&packet), self.now.get());
         }
     }
@@ -515,7 +515,7 @@ impl Receiver<'_> {
         if self.group.map_or(0, elsewhere) == 0 && members.is_empty() {
             return count(&self.host.received.unknown_qp);
         }
-        for qp in members {
+        for qp in members.iter().filter(|qp| qp.hears(path, packet)) {
             qp.handle_packet(packet, path, udp_len(packet), self.now.get());
         }
     }

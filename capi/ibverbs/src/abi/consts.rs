@@ -37,6 +37,7 @@ pub(crate) const IBV_QP_OPEN_ATTR_TYPE: u32 = 1 << 3;
 pub(crate) const IBV_QP_INIT_ATTR_PD: u32 = 1;
 pub(crate) const IBV_QP_INIT_ATTR_XRCD: u32 = 1 << 1;
 pub(crate) const IBV_QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
+pub(crate) const IBV_QP_CREATE_BLOCK_SELF_MCAST_LB: u32 = 1 << 1;
 pub(crate) const IBV_QP_INIT_ATTR_IND_TABLE: u32 = 1 << 4;
 pub(crate) const IBV_QP_INIT_ATTR_RX_HASH: u32 = 1 << 5;
 pub(crate) const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
