@@ -516,7 +516,7 @@ impl Inner {
             for qp in qps.iter().filter(|qp| qp.completes_to(&cq)) {
                 let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
                 // From RESET there is nothing to fail.
-                let _ = qp.modify(&error, AttrMask::STATE);
+                let _ = qp.change(&error, AttrMask::STATE);
             }
         }
         true

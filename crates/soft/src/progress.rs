@@ -47,6 +47,9 @@ const SKIP: u32 = 32;
 /// as `SKIP`. On a machine whose cores are all busy the peer may be waiting for this very core.
 const IDLE_COST: u32 = 64;
 
+/// Rounds in which what came before a queue pair fails is looked for.
+const LAST_ROUNDS: u32 = 64;
+
 /// How long the background thread leaves a polling program alone before it looks again.
 const NAP: u64 = 500_000;
 
@@ -157,6 +160,22 @@ impl Inner {
             thread::yield_now();
         }
         did
+    }
+
+    /// Takes all that has come by now, for who is about to forget what it is for.
+    pub(crate) fn take_what_came(&self) {
+        if self.registry().is_none() {
+            return;
+        }
+        // Somebody who sends without end must not keep us.
+        for _ in 0..LAST_ROUNDS {
+            // A thread that is at it has what came before, or leaves it to us.
+            let Some(mut engine) = self.engine.try_lock_for(AT_EXIT) else { return };
+            engine.warm = engine.warm.max(2);
+            if !self.round(&mut engine, false) {
+                return;
+            }
+        }
     }
 
     /// One round: acknowledgements owed, packets, timers. Whether anything was done.

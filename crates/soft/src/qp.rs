@@ -339,6 +339,15 @@ impl Qp {
     /// Changes attributes, the state among them (ibv_modify_qp(3)). On an error nothing has changed.
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), Error> {
         self.context().check()?;
+        if mask.contains(AttrMask::STATE) && attr.state == QpState::Err {
+            // An acknowledgement that is here tells that a request is done. What an adapter has heard is not flushed.
+            self.host().take_what_came();
+        }
+        self.change(attr, mask)
+    }
+
+    /// The same, as part of a round of the engine too.
+    pub(crate) fn change(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), Error> {
         self.identity.check()?;
         let path = self.validate(attr, mask)?;
         let link = self.link(attr, mask, path.as_ref())?;

@@ -17,7 +17,32 @@ cases![
     unreliable_queue_pairs_flush_too,
     a_request_half_received_is_flushed,
     send_and_receive_queues_of_their_own,
+    what_is_acknowledged_is_not_flushed,
 ];
+
+/// The peer has done, and its acknowledgement is here, though nobody has looked.
+fn what_is_acknowledged_is_not_flushed(f: &Fabric) {
+    if f.network().is_some() {
+        // There it comes when time passes.
+        return;
+    }
+    let (a, b) = f.two();
+    // The first message has the two get to know each other, which takes its time.
+    let (x, y) = pair(&a, &b, QpType::Rc);
+    y.post_recv(0, &[b.sge(0, 5000)]).unwrap();
+    x.post_send(&wr(0, WrOpcode::Send), Payload::Sges(&[a.sge(0, 5000)])).unwrap();
+    f.completions(&b, 1);
+    f.completions(&a, 1);
+    for i in 0..100 {
+        let (x, y) = pair(&a, &b, QpType::Rc);
+        y.post_recv(i, &[b.sge(0, 5000)]).unwrap();
+        x.post_send(&wr(i, WrOpcode::Send), Payload::Sges(&[a.sge(0, 5000)])).unwrap();
+        assert_eq!(outcomes(&f.completions(&b, 1)), [(i, WcStatus::Success)]);
+        move_to(&y, QpState::Err);
+        move_to(&x, QpState::Err);
+        assert_eq!(outcomes(&f.completions(&a, 1)), [(i, WcStatus::Success)]);
+    }
+}
 
 /// A queue pair whose sends wait for receives of the peer.
 fn with_requests(f: &Fabric, a: &Side, b: &Side, count: u64) -> (Arc<Qp>, Arc<Qp>) {
