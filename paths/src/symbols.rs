@@ -65,6 +65,11 @@ redirect! {
     readlink => READLINK([path], buffer: *mut c_char, size: usize) -> isize | -1;
     readlinkat => READLINKAT(dir: c_int, [path], buffer: *mut c_char, size: usize) -> isize | -1;
     __readlink_chk => READLINK_CHK([path], buffer: *mut c_char, size: usize, object: usize) -> isize | -1;
+    getxattr => GETXATTR([path], name: *const c_char, value: *mut c_void, size: usize) -> isize | -1;
+    lgetxattr => LGETXATTR([path], name: *const c_char, value: *mut c_void, size: usize) -> isize | -1;
+    listxattr => LISTXATTR([path], list: *mut c_char, size: usize) -> isize | -1;
+    llistxattr => LLISTXATTR([path], list: *mut c_char, size: usize) -> isize | -1;
+    chdir => CHDIR([path]) -> c_int | -1;
     __readlinkat_chk => READLINKAT_CHK(dir: c_int, [path], buffer: *mut c_char, size: usize, object: usize) -> isize | -1;
 }
 

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 static int wrong;
@@ -147,6 +148,15 @@ int main(int argc, char **argv)
 	CHECK(__fxstatat(1, AT_FDCWD, GUID, &st, 0) == 0 && regular(&st));
 	CHECK(__fxstatat64(1, AT_FDCWD, GUID, &st64, 0) == 0 && st64.st_size == 20);
 #endif
+	/* What ls -l asks: there is nothing, which is not the same as no such file. */
+	CHECK(listxattr(GUID, text, sizeof text) >= 0 || errno == ENOTSUP);
+	CHECK(llistxattr(LINK, text, sizeof text) >= 0 || errno == ENOTSUP);
+	CHECK(getxattr(GUID, "user.none", text, sizeof text) == -1 && errno != ENOENT);
+	CHECK(lgetxattr(LINK, "user.none", text, sizeof text) == -1 && errno != ENOENT);
+	int here = open(".", O_RDONLY | O_DIRECTORY);
+	CHECK(chdir(DIR_ "/iron0") == 0 && reads(open("node_guid", O_RDONLY)));
+	CHECK(chdir(NONE) == -1 && errno == ENOENT);
+	CHECK(fchdir(here) == 0 && close(here) == 0);
 	CHECK(access(GUID, R_OK) == 0);
 	CHECK(eaccess(GUID, R_OK) == 0);
 	CHECK(euidaccess(GUID, R_OK) == 0);

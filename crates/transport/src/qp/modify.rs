@@ -11,7 +11,8 @@ use crate::verbs::{AttrMask, MigState, QpAttr, QpState, QpType};
 
 impl Qp {
     /// `ibv_modify_qp(3)`. Needs the attributes that the transition needs and takes no others;
-    /// without [`AttrMask::STATE`] the state stays. An error leaves everything as it was.
+    /// without [`AttrMask::STATE`] the state stays. Of an XRC QP it takes those of the side that it lacks, too, and ignores
+    /// them, as programs give them that treat it as an RC QP. An error leaves everything as it was.
     ///
     /// The device has checked what lies with it: ports, GIDs, the P_Key index, `pkey` being the
     /// key at it, and the MTU of the port. `resolved` is the address vector's path, local address
@@ -32,6 +33,7 @@ impl Qp {
     ) -> Result<(), ModifyError> {
         let from = self.attr.state;
         let to = if mask.contains(AttrMask::STATE) { attr.state } else { from };
+        let mask = mask - transition::meaningless(self.config.qp_type);
         transition::check(self.config.qp_type, from, to, mask)?;
         if mask.contains(AttrMask::CUR_STATE) && attr.cur_state != from {
             return Err(ModifyError::CurState { asked: attr.cur_state, actual: from });

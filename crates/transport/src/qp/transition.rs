@@ -10,6 +10,15 @@ struct Transition {
     optional: AttrMask,
 }
 
+/// Attributes of the side that an XRC QP lacks. The kernel takes them out of any mask.
+pub(super) fn meaningless(qp_type: QpType) -> AttrMask {
+    match qp_type {
+        QpType::XrcSend => AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
+        QpType::XrcRecv => AttrMask::MAX_QP_RD_ATOMIC | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY,
+        _ => AttrMask::empty(),
+    }
+}
+
 /// Checks that a QP may go from `from` to `to` with exactly these attributes.
 pub(super) fn check(
     qp_type: QpType,

@@ -69,6 +69,34 @@ fn each_transition_needs_each_of_its_attributes_and_takes_no_others() {
 }
 
 #[test]
+fn xrc_takes_the_masks_of_rc() {
+    let whole = [
+        (QpState::Init, AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER),
+        (QpState::Rtr, AttrMask::MAX_QP_RD_ATOMIC | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY),
+    ];
+    for qp_type in [QpType::XrcSend, QpType::XrcRecv] {
+        for (from, of_rc) in whole {
+            let mut pair = in_state(qp_type, from);
+            let (attr, mask) = match from {
+                QpState::Init => pair.rtr_attr(0),
+                _ => pair.rts_attr(0),
+            };
+            let before = pair.hosts[0].qp.query();
+            let beyond = QpAttr { max_rd_atomic: 77, max_dest_rd_atomic: 77, ..attr };
+            let own = mask & of_rc;
+            let given = if own.is_empty() { beyond } else { attr };
+            pair.modify(0, given, mask | of_rc);
+            assert_eq!(pair.hosts[0].qp.state(), attr.state, "{qp_type:?} {from:?}");
+            if own.is_empty() {
+                let after = pair.hosts[0].qp.query();
+                assert_eq!(after.max_rd_atomic, before.max_rd_atomic, "ignored");
+                assert_eq!(after.max_dest_rd_atomic, before.max_dest_rd_atomic, "ignored");
+            }
+        }
+    }
+}
+
+#[test]
 fn transitions_are_those_of_the_specification() {
     let legal = |from, to| match (from, to) {
         (_, QpState::Reset | QpState::Err) => true,

@@ -260,8 +260,8 @@ fn transitions_of_the_receive_side_need_their_attributes() {
             let error = pair.try_modify(1, attr, mask - bit).unwrap_err();
             assert_eq!(error, ModifyError::MissingAttr(bit));
         }
-        let error = pair.try_modify(1, attr, mask | AttrMask::MAX_QP_RD_ATOMIC).unwrap_err();
-        assert_eq!(error, ModifyError::ExtraAttr(AttrMask::MAX_QP_RD_ATOMIC));
+        let error = pair.try_modify(1, attr, mask | AttrMask::RATE_LIMIT).unwrap_err();
+        assert_eq!(error, ModifyError::ExtraAttr(AttrMask::RATE_LIMIT));
         pair.modify(1, attr, mask);
     }
     assert_eq!(pair.hosts[1].qp.state(), QpState::Rts);
