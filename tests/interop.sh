@@ -4,8 +4,8 @@
 #   interop.sh STAGE PROGRAMS [--direct] [GROUP]...
 #   interop.sh --list [GROUP]...
 #
-# STAGE is what `cargo xtask stage` makes, PROGRAMS the directory of those of tests/exchange.c, driver.c and worlds.c. Prints
-# `ok NAME` or `FAILED NAME: WHY` per case; --list the names only, anywhere. Groups: driver, worlds, pingpong, verbs, cm,
+# STAGE is what `cargo xtask stage` makes, PROGRAMS the directory of those of tests/exchange.c, driver.c, worlds.c and kernel.c. Prints
+# `ok NAME` or `FAILED NAME: WHY` per case; --list the names only, anywhere. Groups: driver, worlds, kernel, pingpong, verbs, cm,
 # multicast, perftest, faults and, only when named, matrix (all of perftest) and repeat (exchanges under loss, 50 times). With
 # --direct both sides are the kernel's, in the initial namespace: that shows whether the harness and the kernel are right (netem
 # has no effect there: the kernel does not let such packets out).
@@ -23,12 +23,12 @@
 # these programs ask for, as "for ever" (a capture shows it retransmit every 68 ms until killed; so it does to itself when
 # its peer is killed).
 set -u
-groups=" driver worlds pingpong verbs cm multicast perftest faults "
+groups=" driver worlds kernel pingpong verbs cm multicast perftest faults "
 stage=${1-} programs=${2-} direct= list=
 if [[ $stage == --list ]]; then list=1; shift; else shift 2; fi
 [[ ${1-} == --direct ]] && { direct=1; shift; }
 (($#)) && groups=" $* "
-exchange=$programs/exchange worlds=$programs/worlds
+exchange=$programs/exchange worlds=$programs/worlds kernel=$programs/kernel
 port=18515
 runner=pair
 [[ $list ]] || logs=$(mktemp -d)
@@ -381,6 +381,38 @@ if group worlds; then
     "env IRONVERBS_PREFER=software $worlds connect 7471 10.77.0.1=iron 10.79.0.1=iron"
   alone worlds-port-taken "$worlds taken 7471 10.80.0.1 10.77.0.1"
   [[ $list ]] || ip link del dummy1
+fi
+
+# A device that goes while an id and a queue pair are on it, and one of its name that comes. `rdma link delete` ends when
+# nobody has the device open.
+removal() {
+  [[ $list ]] && { echo kernel-removal; return; }
+  local look why=
+  ip link add dummy2 type dummy
+  ip link set dummy2 up
+  ip addr add 10.81.0.1/24 dev dummy2
+  rdma link add rxe2 type rxe netdev dummy2
+  run united 150 "$worlds removal 10.81.0.1 rxe2" >"$logs/removal" 2>&1 &
+  local pid=$!
+  for look in {1..300}; do grep -q "^ready" "$logs/removal" && break; sleep 0.1; done
+  timeout 60 rdma link delete rxe2 || why="rdma link delete: exit status $?; "
+  for look in {1..300}; do grep -q "^gone" "$logs/removal" && break; sleep 0.1; done
+  rdma link add rxe2 type rxe netdev dummy2 || why+="rdma link add: exit status $?; "
+  wait $pid || why+="exit status $?"
+  [[ $why ]] && { echo "FAILED kernel-removal: $why"; tail -n 12 "$logs/removal"; } || echo "ok kernel-removal"
+  rdma link delete rxe2
+  ip link del dummy2
+}
+
+if group kernel; then
+  alone kernel-umad "$kernel umad rxe1"
+  alone kernel-reach "$kernel reach rxe1 ::ffff:10.79.0.1 0"
+  alone kernel-reach-nobody "$kernel reach rxe1 ::ffff:10.79.0.99 6"
+  alone kernel-reach-other "$kernel reach rxe1 fd77::1 6"
+  [[ $list ]] || chmod 600 /dev/infiniband/*
+  alone kernel-denied "env IRONVERBS_SOFT=off setpriv --reuid 65534 --clear-groups $kernel denied"
+  [[ $list ]] || chmod 666 /dev/infiniband/{rdma_cm,uverbs*}
+  removal
 fi
 if group pingpong; then
   pingpong half rc 4096 50

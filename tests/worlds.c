@@ -6,6 +6,7 @@
  *                                              starts with DEVICE
  *   worlds taken PORT ADDRESS ADDRESS          what is left where a port is taken on a software device, which has the
  *                                              first address, or on the kernel's, which has the second
+ *   worlds removal ADDRESS DEVICE              an id and a queue pair on a device that then is removed, and added again
  *
  * Every message is verified. Exit status 0 when all was as it should be.
  */
@@ -327,6 +328,81 @@ static void taken(int port, const char *soft, const char *kernels)
 	rdma_destroy_event_channel(other);
 }
 
+static int is_listed(const char *name)
+{
+	int count, found = 0;
+	struct ibv_device **list = ibv_get_device_list(&count);
+	CHECK(list);
+	for (int i = 0; i < count; i++)
+		found |= strcmp(ibv_get_device_name(list[i]), name) == 0;
+	ibv_free_device_list(list);
+	return found;
+}
+
+/* Says `ready`, then waits for the device to go; says `gone` when nothing of it is left, then waits for one of its name. */
+static void removal(const char *where, const char *name)
+{
+	struct rdma_event_channel *channel = channel_of_both();
+	struct peer *peer = &peers[0];
+	struct rdma_cm_id *listener = id_on(channel), *bound = id_on(channel);
+	struct rdma_cm_event *event;
+	struct ibv_async_event fatal;
+	int told = 0;
+	CHECK(rdma_listen(listener, 0) == 0);
+	CHECK(rdma_bind_addr(bound, address(where, 0)) == 0 && bound->verbs);
+	peer->id = id_on(channel);
+	CHECK(rdma_resolve_addr(peer->id, NULL, address(where, 7471), 2000) == 0);
+	event = next(channel);
+	CHECK(event->event == RDMA_CM_EVENT_ADDR_RESOLVED && rdma_ack_cm_event(event) == 0);
+	CHECK(strcmp(device(peer->id), name) == 0 && is_listed(name));
+	equip(peer);
+	struct ibv_context *verbs = peer->id->verbs;
+	struct pollfd fd = { verbs->async_fd, POLLIN, 0 };
+	printf("ready\n");
+	while (told < 2) {
+		event = next(channel);
+		if (event->event == RDMA_CM_EVENT_ADDR_CHANGE) {
+			rdma_ack_cm_event(event);
+			continue;
+		}
+		printf("%s, status %d\n", rdma_event_str(event->event), event->status);
+		CHECK(event->event == RDMA_CM_EVENT_DEVICE_REMOVAL);
+		CHECK(event->id == bound || event->id == peer->id);
+		CHECK(rdma_ack_cm_event(event) == 0);
+		told++;
+	}
+	/* All that a program may still do with them. */
+	CHECK(strcmp(device(bound), name) == 0 && rdma_get_src_port(bound) != 0);
+	struct rdma_conn_param param = { 0 };
+	CHECK(rdma_connect(peer->id, &param) == -1);
+	CHECK(rdma_listen(bound, 0) == -1);
+	printf("connect says %s\n", strerror(errno));
+	if (poll(&fd, 1, 3000) == 1) {
+		CHECK(ibv_get_async_event(verbs, &fatal) == 0);
+		printf("%s\n", ibv_event_type_str(fatal.event_type));
+		ibv_ack_async_event(&fatal);
+	} else {
+		printf("no asynchronous event\n");
+	}
+	release(peer);
+	CHECK(rdma_destroy_id(bound) == 0);
+	for (int i = 0; is_listed(name); i++) {
+		CHECK(i < 300);
+		usleep(100000);
+	}
+	printf("gone\n");
+	for (int i = 0; !is_listed(name); i++) {
+		CHECK(i < 300);
+		usleep(100000);
+	}
+	bound = id_on(channel);
+	CHECK(rdma_bind_addr(bound, address(where, 0)) == 0 && strcmp(device(bound), name) == 0);
+	CHECK(rdma_destroy_id(bound) == 0);
+	CHECK(rdma_destroy_id(listener) == 0);
+	rdma_destroy_event_channel(channel);
+	printf("there again\n");
+}
+
 int main(int argc, char **argv)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -338,6 +414,8 @@ int main(int argc, char **argv)
 		connect_all(atoi(argv[2]), argv + 3, argc - 3);
 	else if (argc == 5 && strcmp(argv[1], "taken") == 0)
 		taken(atoi(argv[2]), argv[3], argv[4]);
+	else if (argc == 4 && strcmp(argv[1], "removal") == 0)
+		removal(argv[2], argv[3]);
 	else
 		return 64;
 	return 0;

@@ -34,6 +34,8 @@ pub(crate) enum Failure {
     Argument { what: &'static str, value: u64 },
     /// This library or its device cannot do that.
     Unsupported { what: &'static str },
+    /// The kernel, or this library for devices of the kernel, has no such function.
+    Missing { what: &'static str },
     /// An entry of a table is empty.
     NoEntry { what: &'static str, index: u64 },
     /// A number of objects is at its end.
@@ -44,6 +46,8 @@ pub(crate) enum Failure {
     Driver { device: String, needs: &'static str },
     /// The file of a device of the kernel cannot be opened.
     Open { path: String, errno: i32, error: io::Error },
+    /// An interface of the kernel is of another version than the one that is known.
+    Version { what: &'static str, other: u32, known: u32 },
     /// There is no Host; the reason was printed when it failed to start.
     NoHost { errno: i32 },
     /// A defect of ours; its message was printed by the panic hook.
@@ -66,7 +70,9 @@ impl Failure {
             Failure::NoEntry { .. } => libc::ENODATA,
             Failure::Full { .. } => libc::ENOMEM,
             Failure::Io(error) => error.raw_os_error().unwrap_or(libc::EIO),
-            Failure::Driver { .. } => libc::ENOSYS,
+            Failure::Driver { .. } | Failure::Version { .. } | Failure::Missing { .. } => {
+                libc::ENOSYS
+            }
             Failure::Open { errno, .. } => *errno,
             Failure::NoHost { errno } => *errno,
             Failure::Panic => libc::EIO,
@@ -128,6 +134,7 @@ impl fmt::Display for Failure {
             }
             Failure::Argument { what, value } => write!(f, "{what} may not be {value:#x}"),
             Failure::Unsupported { what } => write!(f, "{what} is not supported"),
+            Failure::Missing { what } => write!(f, "{what} is not possible"),
             Failure::NoEntry { what, index } => write!(f, "{what} {index} is empty"),
             Failure::Full { what } => write!(f, "no room for another {what}"),
             Failure::Io(error) => error.fmt(f),
@@ -140,6 +147,10 @@ impl fmt::Display for Failure {
                  rdma-core 44, which is not installed (Debian: ibverbs-providers)"
             ),
             Failure::Open { path, error, .. } => write!(f, "{path}: {error}"),
+            Failure::Version { what, other, known } => write!(
+                f,
+                "the kernel's interface for {what} is of version {other}, of which only {known} is known"
+            ),
             Failure::NoHost { .. } => f.write_str("the device stack did not start"),
             Failure::Panic => f.write_str("internal error, see above"),
         }

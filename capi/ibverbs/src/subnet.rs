@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use soft::{Gid, SmEvents, SmRegistration};
 
 use crate::abi::*;
+use crate::driver;
 use crate::fail::{self, Failure, Outcome};
 use crate::objects::{self, ContextId};
 
@@ -77,13 +78,18 @@ pub(crate) unsafe extern "C" fn gid_reachable(
     timeout: c_int,
 ) -> c_int {
     fail::number("ibv_gid_reachable", || {
-        // SAFETY: the caller's promise.
-        let context = unsafe { context_of(context)? };
         // SAFETY: the caller's promise; any bytes are a GID.
         let gid = unsafe { ptr::NonNull::new(gid.cast_mut()).map(|gid| gid.read_unaligned().raw) };
         let gid = Gid(gid.ok_or(Failure::Null { what: "GID" })?);
         let timeout = u64::try_from(timeout).ok().filter(|ms| *ms > 0).map(Duration::from_millis);
-        context.gid_reachable(port, &gid, timeout)?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            if driver::of(context).is_some() {
+                crate::cm::gid_reachable(context, port, gid.0, timeout)?;
+            } else {
+                context_of(context)?.gid_reachable(port, &gid, timeout)?;
+            }
+        }
         Ok(0)
     })
 }
@@ -132,6 +138,11 @@ unsafe fn arguments(
     gid_num: c_int,
     gids: *const ibv_gid,
 ) -> Outcome<(Arc<soft::Context>, SmRegistration)> {
+    // SAFETY: the caller's promise.
+    if unsafe { driver::of(context) }.is_some() {
+        let what = "telling of the subnet's events by the descriptor of a device of the kernel";
+        return Err(Failure::Missing { what });
+    }
     // SAFETY: the caller's promise.
     let context = unsafe { context_of(context)? };
     let unknown = Failure::Argument { what: "events", value: events.into() };

@@ -1,6 +1,7 @@
 //! What one host shows of itself.
 
 use std::fs;
+use std::path::Path;
 
 use ironverbs_kernel::drivers::Driver;
 use ironverbs_sys::diag;
@@ -149,7 +150,7 @@ fn port(context: Option<&Context>, udp_port: u16, findings: &mut Findings) -> bo
     };
     let who = owner.map(|owner| format!("; held by {}", describe_owner(&owner)));
     let what = format!(
-        "{problem}{}; processes of this host reach each other all the same",
+        "{problem}{}; until then a software device reaches its own process alone",
         who.unwrap_or_default()
     );
     findings.add("port", Warning, what, advice);
@@ -174,12 +175,18 @@ fn kernel_devices(own: bool, findings: &mut Findings) {
             ),
         }
     }
+    let manager = "/dev/infiniband/rdma_cm".to_owned();
+    if !Path::new(&manager).exists() {
+        let what = format!("{manager} is not there: librdmacm has software devices alone");
+        findings.add("kernel", Note, what, "modprobe rdma_ucm");
+    }
     let paths = devices.iter().map(|(device, _)| format!("/dev/infiniband/{}", device.file));
+    let paths = paths.chain(Some(manager).filter(|path| Path::new(path).exists()));
     let may_open = |path: &String| fs::File::options().read(true).write(true).open(path).is_ok();
     let closed: Vec<_> = paths.filter(|path| !may_open(path)).collect();
     if !closed.is_empty() {
         let what = format!("this user may not open {}", closed.join(", "));
-        findings.add("kernel", Note, what, "programs that open the kernel's devices need that");
+        findings.add("kernel", Note, what, "EPERM for programs that open them; librdmacm leaves their addresses to software devices");
     }
 }
 

@@ -342,6 +342,20 @@ impl From<Epoll> for OwnedFd {
     }
 }
 
+/// Waits until a descriptor is readable, at most for so long: whether it is.
+///
+/// # Errors
+/// `Interrupted` when a signal handler ran meanwhile; otherwise as poll(2).
+pub fn wait_readable_for(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let timeout = timeout.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(c_int::MAX);
+    // SAFETY: one pollfd, alive during the call.
+    match unsafe { libc::poll(&raw mut poll, 1, timeout) } {
+        ready @ 0.. => Ok(ready > 0),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Waits until a descriptor is readable, for ever.
 ///
 /// # Errors

@@ -20,5 +20,6 @@ pub mod process;
 pub mod pull;
 pub mod shm;
 pub mod udp;
+pub mod umad;
 pub mod unix;
 pub mod uverbs;

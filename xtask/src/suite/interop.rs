@@ -25,11 +25,11 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     let [data, cm] = ["exchange.pcap", "exchange.cm.pcap"].map(|name| tree::target().join(name));
     cases.always("guest", seconds(1800), |case| {
         let _ = (fs::remove_file(&data), fs::remove_file(&cm));
-        for name in ["exchange", "driver", "worlds"] {
+        for name in ["exchange", "driver", "worlds", "kernel"] {
             let source = tree::root().join(format!("tests/{name}.c"));
             let build = Program::new("gcc").args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
             let build = build.arg(tree::target().join(name).display()).arg(source.display());
-            case.run(&build.args(["-libverbs", "-lrdmacm"]))?;
+            case.run(&build.args(["-libverbs", "-lrdmacm", "-libumad"]))?;
         }
         let guest = script().arg(tree::stage().display()).arg(tree::target().display());
         let program = guest.under(vm::program().args(["--timeout", "1700", "--"]).into_words());

@@ -31,4 +31,5 @@ pub(crate) use devices::{free_devices, get_devices};
 pub(crate) use dispatch::*;
 pub(crate) use endpoint::{create_ep, destroy_ep, get_request};
 pub(crate) use event::event_str;
+pub(crate) use kernel::gid_reachable;
 pub(crate) use present::{announce, warn_of_foreign};

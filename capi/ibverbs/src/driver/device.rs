@@ -38,7 +38,7 @@ pub(crate) extern "C" fn register_driver(ops: *const verbs_device_ops) {
     }
 }
 
-pub(super) fn sysfs() -> &'static Path {
+pub(crate) fn sysfs() -> &'static Path {
     // SAFETY: a string that stays.
     let path = unsafe { CStr::from_ptr(crate::sysfs::get_sysfs_path()) };
     Path::new(path.to_str().unwrap_or("/sys"))

@@ -38,7 +38,7 @@ pub(crate) use command::*;
 pub(crate) use context::{init_and_alloc_context, set_ops, uninit_context, verbs_init_cq};
 pub(crate) use cq::*;
 pub(crate) use device::{
-    get_device_guid, get_device_index, import, is_driven, list, open_with, register_driver,
+    get_device_guid, get_device_index, import, is_driven, list, open_with, register_driver, sysfs,
 };
 pub(crate) use events::object as event_object;
 pub(crate) use flow::*;

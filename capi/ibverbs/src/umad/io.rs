@@ -7,24 +7,35 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use ironverbs::raw as soft;
+use ironverbs_sys::umad::Registration;
 use ironverbs_wire::Gid;
 use ironverbs_wire::mad::MadHeader;
 use parking_lot::Mutex;
 
 use super::abi::*;
-use super::names::find;
-use super::{errno, failed, number};
+use super::names::{Ca, find};
+use super::{errno, failed, kernel, number};
 
 /// Bytes of the shortest MAD.
 const MAD_HEADER: usize = MadHeader::LEN;
+
+/// Bytes in front of a MAD.
+const HEADER: usize = size_of::<ib_user_mad_t>();
 
 /// How long a port that nobody manages yet is waited for: programs take what it says of its manager for what it is.
 pub(super) const MANAGER: Duration = Duration::from_secs(1);
 
 /// Open ports, by the descriptor that programs know them by.
-static PORTS: LazyLock<Mutex<HashMap<c_int, Arc<soft::MadPort>>>> = LazyLock::new(Mutex::default);
+static PORTS: LazyLock<Mutex<HashMap<c_int, Port>>> = LazyLock::new(Mutex::default);
 
-fn port(id: c_int) -> Result<Arc<soft::MadPort>, c_int> {
+/// An open port of a software device, or of an adapter of the kernel.
+#[derive(Clone)]
+enum Port {
+    Soft(Arc<soft::MadPort>),
+    Kernel(Arc<kernel::Port>),
+}
+
+fn port(id: c_int) -> Result<Port, c_int> {
     PORTS.lock().get(&id).cloned().ok_or(libc::EBADF)
 }
 
@@ -45,10 +56,17 @@ pub(crate) extern "C" fn debug(_level: c_int) -> c_int {
 pub(crate) unsafe extern "C" fn open_port(name: *const c_char, number_of: c_int) -> c_int {
     number(|| {
         // SAFETY: the caller's promise.
-        let context = unsafe { find(name, number_of)? };
-        context.await_subnet_manager(MANAGER);
-        let port = context.open_mads().map_err(errno)?;
-        let fd = port.fd();
+        let (fd, port) = match unsafe { find(name, number_of)? } {
+            Ca::Soft(context) => {
+                context.await_subnet_manager(MANAGER);
+                let port = context.open_mads().map_err(errno)?;
+                (port.fd(), Port::Soft(port))
+            }
+            Ca::Kernel(adapter) => {
+                let port = kernel::Port::open(&adapter, kernel::number(&adapter, number_of)?)?;
+                (port.fd(), Port::Kernel(Arc::new(port)))
+            }
+        };
         PORTS.lock().insert(fd, port);
         Ok(fd)
     })
@@ -74,8 +92,16 @@ pub(crate) unsafe extern "C" fn register(
     rmpp_version: u8,
     mask: *const c_long,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    number(|| enlist(id, class, version, unsafe { methods(mask.cast()) }, rmpp_version))
+    number(|| {
+        // SAFETY: the caller's promise.
+        let methods = unsafe { methods(mask.cast()) };
+        enlist(id, class, version, methods, rmpp_version, [0; 3]).map_err(refused)
+    })
+}
+
+/// These calls say EPERM of what the kernel refuses.
+fn refused(errno: c_int) -> c_int {
+    if errno == libc::EBADF { errno } else { libc::EPERM }
 }
 
 /// # Safety
@@ -84,7 +110,7 @@ pub(crate) unsafe extern "C" fn register_oui(
     id: c_int,
     class: c_int,
     rmpp_version: u8,
-    _oui: *const u8,
+    oui: *const u8,
     mask: *const c_long,
 ) -> c_int {
     number(|| {
@@ -93,7 +119,13 @@ pub(crate) unsafe extern "C" fn register_oui(
             return Err(libc::EINVAL);
         }
         // SAFETY: the caller's promise.
-        enlist(id, class, 1, unsafe { methods(mask.cast()) }, rmpp_version)
+        let (methods, oui) = unsafe {
+            (
+                methods(mask.cast()),
+                if oui.is_null() { [0; 3] } else { oui.cast::<[u8; 3]>().read() },
+            )
+        };
+        enlist(id, class, 1, methods, rmpp_version, oui)
     })
 }
 
@@ -118,7 +150,8 @@ pub(crate) unsafe extern "C" fn register2(
         let methods = u128::from(high) << 64 | u128::from(low);
         let version = attr.mgmt_class_version.into();
         let class = attr.mgmt_class.into();
-        let number = enlist(id, class, version, methods, attr.rmpp_version)?;
+        let [_, oui @ ..] = attr.oui.to_be_bytes();
+        let number = enlist(id, class, version, methods, attr.rmpp_version, oui)?;
         // SAFETY: the caller's promise.
         unsafe { agent.write(number as u32) };
         Ok(0)
@@ -140,24 +173,37 @@ fn enlist(
     version: c_int,
     methods: u128,
     rmpp_version: u8,
+    oui: [u8; 3],
 ) -> Result<c_int, c_int> {
     let class = u8::try_from(class).map_err(|_| libc::EINVAL)?;
     let version = u8::try_from(version).map_err(|_| libc::EINVAL)?;
     // Subnet management is QP0's (IBA 13.4.4).
     let qpn = u32::from(!matches!(class, 0x01 | 0x81));
-    port(id)?
-        .register(qpn, class, version, methods, rmpp_version != 0)
-        .map(|id| id as c_int)
-        .map_err(|e| match e {
+    let port = match port(id)? {
+        Port::Soft(port) => port,
+        Port::Kernel(port) => {
+            let methods = [0, 32, 64, 96].map(|from| (methods >> from) as u32);
+            let qpn = qpn as u8;
+            let asked = Registration { id: 0, methods, qpn, class, version, oui, rmpp_version };
+            return port.register(&asked).map(|id| id as c_int);
+        }
+    };
+    port.register(qpn, class, version, methods, rmpp_version != 0).map(|id| id as c_int).map_err(
+        |e| match e {
             soft::Error::Busy { .. } => libc::EPERM,
             other => errno(other),
-        })
+        },
+    )
 }
 
 pub(crate) extern "C" fn unregister(id: c_int, agent: c_int) -> c_int {
     number(|| {
         let agent = u32::try_from(agent).map_err(|_| libc::EINVAL)?;
-        port(id)?.unregister(agent).map(|()| 0).map_err(errno)
+        match port(id)? {
+            Port::Soft(port) => port.unregister(agent).map_err(errno)?,
+            Port::Kernel(port) => port.unregister(agent)?,
+        }
+        Ok(0)
     })
 }
 
@@ -178,17 +224,21 @@ pub(crate) unsafe extern "C" fn send(
         if umad.is_null() || length < MAD_HEADER {
             return Err(libc::EINVAL);
         }
-        let mut message = vec![0; length];
+        let mut message = vec![0; HEADER + length];
         // SAFETY: the caller's promise.
         let addr = unsafe {
             let header = umad.cast::<ib_user_mad_t>();
             (*header).timeout_ms = timeout_ms as u32;
             (*header).retries = retries as u32;
             (*header).agent_id = agent;
-            let data = header.add(1).cast::<u8>();
-            ptr::copy_nonoverlapping(data, message.as_mut_ptr(), length);
+            ptr::copy_nonoverlapping(umad.cast(), message.as_mut_ptr(), HEADER + length);
             (*header).addr
         };
+        let port = match port {
+            Port::Soft(port) => port,
+            Port::Kernel(port) => return port.send(&message).map(|()| 0),
+        };
+        let message = message.split_off(HEADER);
         let to = address(&addr);
         // For ever is the longest there is.
         let timeout = u32::try_from(timeout_ms).unwrap_or(u32::MAX);
@@ -249,6 +299,28 @@ unsafe fn take(id: c_int, umad: *mut c_void, length: *mut c_int) -> Result<c_int
     }
     // SAFETY: the caller's promise.
     let room = usize::try_from(unsafe { *length }).unwrap_or(0);
+    let port = match port {
+        Port::Soft(port) => port,
+        // SAFETY: the caller's promise.
+        Port::Kernel(port) => unsafe {
+            let whole = std::slice::from_raw_parts_mut(umad.cast::<u8>(), HEADER + room);
+            let taken = port.take(whole);
+            let header = umad.cast::<ib_user_mad_t>().read_unaligned();
+            let long =
+                |bytes: usize| c_int::try_from(bytes.saturating_sub(HEADER)).unwrap_or(c_int::MAX);
+            return match taken {
+                Ok(bytes) => {
+                    length.write(long(bytes));
+                    Ok(header.agent_id as c_int)
+                }
+                Err(libc::ENOSPC) => {
+                    length.write(long(header.length as usize));
+                    Err(libc::ENOSPC)
+                }
+                Err(errno) => Err(errno),
+            };
+        },
+    };
     let received = match port.next(room) {
         Ok(received) => received.ok_or(libc::EWOULDBLOCK)?,
         Err(needed) => {

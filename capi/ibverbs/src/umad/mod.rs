@@ -4,6 +4,7 @@
 
 mod abi;
 mod io;
+mod kernel;
 mod names;
 mod strings;
 

@@ -5,13 +5,42 @@ use std::ptr;
 use std::sync::Arc;
 
 use ironverbs::raw as soft;
+use ironverbs_kernel::management::Adapter;
+use soft::config::Soft;
 
 use super::abi::*;
-use super::{errno, number};
+use super::{errno, kernel, number};
 use crate::host::host;
 
-/// The devices whose links are InfiniBand: others have no management datagrams.
-pub(super) fn devices() -> Result<Vec<Arc<soft::Context>>, c_int> {
+/// An adapter: a software device whose link is InfiniBand (others have no management datagrams), or one of the kernel's.
+pub(super) enum Ca {
+    Soft(Arc<soft::Context>),
+    Kernel(Adapter),
+}
+
+impl Ca {
+    fn name(&self) -> &str {
+        match self {
+            Ca::Soft(context) => context.device().name(),
+            Ca::Kernel(adapter) => &adapter.name,
+        }
+    }
+}
+
+/// All adapters, the kernel's first.
+pub(super) fn adapters() -> Result<Vec<Ca>, c_int> {
+    let host = host().map_err(errno)?;
+    if host.config().soft.value == Soft::Off {
+        return Ok(kernel::adapters(&[]).into_iter().map(Ca::Kernel).collect());
+    }
+    // The files of a view of /sys name all software devices.
+    let taken: Vec<_> =
+        host.devices().map_err(errno)?.iter().map(|device| device.name().to_owned()).collect();
+    let kernels = kernel::adapters(&taken).into_iter().map(Ca::Kernel);
+    Ok(kernels.chain(devices()?.into_iter().map(Ca::Soft)).collect())
+}
+
+fn devices() -> Result<Vec<Arc<soft::Context>>, c_int> {
     let devices = host().map_err(errno)?.devices().map_err(errno)?;
     let context = |device: &Arc<soft::Device>| device.open().ok();
     let infiniband = |context: &Arc<soft::Context>| {
@@ -20,24 +49,33 @@ pub(super) fn devices() -> Result<Vec<Arc<soft::Context>>, c_int> {
     Ok(devices.iter().filter_map(context).filter(infiniband).collect())
 }
 
-/// The device of that name; the first where there is none.
+/// The adapter of that name, if it has such a port (0: any). Without a name it is the first on an active InfiniBand link,
+/// or the first of all.
 ///
 /// # Safety
 /// `name` is null or a string.
-pub(super) unsafe fn find(name: *const c_char, port: c_int) -> Result<Arc<soft::Context>, c_int> {
-    if !(0..=1).contains(&port) {
-        return Err(libc::EINVAL);
-    }
+pub(super) unsafe fn find(name: *const c_char, port: c_int) -> Result<Ca, c_int> {
     // SAFETY: the caller's promise.
     let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
-    let wanted = |context: &Arc<soft::Context>| {
-        name.is_none_or(|name| name.to_bytes() == context.device().name().as_bytes())
+    let mut all = adapters()?;
+    let is_managed = |ca: &Ca| match ca {
+        Ca::Soft(_) => true,
+        Ca::Kernel(adapter) => kernel::is_managed(adapter),
     };
-    devices()?.into_iter().find(wanted).ok_or(libc::ENODEV)
+    let at = match name {
+        Some(name) => all.iter().position(|ca| name.to_bytes() == ca.name().as_bytes()),
+        None => all.iter().position(is_managed).or((!all.is_empty()).then_some(0)),
+    };
+    let found = all.swap_remove(at.ok_or(libc::ENODEV)?);
+    match &found {
+        Ca::Soft(_) if !(0..=1).contains(&port) => Err(libc::EINVAL),
+        Ca::Kernel(adapter) => kernel::number(adapter, port).map(|_| found),
+        Ca::Soft(_) => Ok(found),
+    }
 }
 
 /// Writes a string and its end into a field, cut to its size.
-fn put(field: &mut [c_char], text: &str) {
+pub(super) fn put(field: &mut [c_char], text: &str) {
     field.fill(0);
     let room = field.len().saturating_sub(1);
     for (to, from) in field.iter_mut().zip(text.bytes().take(room)) {
@@ -52,11 +90,11 @@ pub(crate) unsafe extern "C" fn get_cas_names(
     max: c_int,
 ) -> c_int {
     number(|| {
-        let devices = devices()?;
-        let count = devices.len().min(usize::try_from(max).unwrap_or(0));
-        for (at, context) in devices.iter().take(count).enumerate() {
+        let all = adapters()?;
+        let count = all.len().min(usize::try_from(max).unwrap_or(0));
+        for (at, ca) in all.iter().take(count).enumerate() {
             let mut name = [0; CA_NAME_LEN];
-            put(&mut name, context.device().name());
+            put(&mut name, ca.name());
             // SAFETY: the caller's promise.
             unsafe { cas.add(at).write(name) };
         }
@@ -73,13 +111,19 @@ pub(crate) unsafe extern "C" fn get_ca_portguids(
 ) -> c_int {
     number(|| {
         // SAFETY: the caller's promise.
-        let context = unsafe { find(name, 0)? };
-        if guids.is_null() || max < 1 {
-            return Ok(2.min(max.max(0)));
-        }
+        let ca = unsafe { find(name, 0)? };
         // Port 0 is a switch's.
-        let all = [0, port_guid(&context)];
-        let count = all.len().min(max as usize);
+        let all = match &ca {
+            Ca::Soft(context) => vec![0, port_guid(context)],
+            Ca::Kernel(adapter) => {
+                let of = |&number: &u8| kernel::port_guid(adapter, number);
+                std::iter::once(0).chain(adapter.ports.iter().map(of)).collect()
+            }
+        };
+        let count = all.len().min(usize::try_from(max).unwrap_or(0));
+        if guids.is_null() {
+            return Ok(count as c_int);
+        }
         for (at, guid) in all.into_iter().take(count).enumerate() {
             // SAFETY: the caller's promise.
             unsafe { guids.add(at).write(guid) };
@@ -104,7 +148,27 @@ fn gid_halves(context: &soft::Context) -> [u64; 2] {
 pub(crate) unsafe extern "C" fn get_ca(name: *const c_char, ca: *mut umad_ca_t) -> c_int {
     number(|| {
         // SAFETY: the caller's promise.
-        let context = unsafe { find(name, 0)? };
+        let context = match unsafe { find(name, 0)? } {
+            Ca::Soft(context) => context,
+            Ca::Kernel(adapter) => {
+                let mut out = kernel::ca(&adapter);
+                for &number in &adapter.ports {
+                    let Some(place) = out.ports.get_mut(usize::from(number)) else { continue };
+                    let made = kernel::port(&adapter, number).and_then(give);
+                    match made {
+                        Ok(room) => *place = room,
+                        Err(errno) => {
+                            // SAFETY: filled like one that a program gets.
+                            unsafe { release_ca(&raw mut out) };
+                            return Err(errno);
+                        }
+                    }
+                }
+                // SAFETY: the caller's promise.
+                unsafe { ca.write(out) };
+                return Ok(0);
+            }
+        };
         let attr = context.attr();
         let mut out = umad_ca_t {
             ca_name: [0; CA_NAME_LEN],
@@ -121,21 +185,37 @@ pub(crate) unsafe extern "C" fn get_ca(name: *const c_char, ca: *mut umad_ca_t) 
         put(&mut out.fw_ver, &attr.fw_ver);
         put(&mut out.ca_type, "ironverbs");
         put(&mut out.hw_ver, &format!("{:#x}", attr.hw_ver));
-        let port = port_of(&context)?;
-        // SAFETY: malloc has no requirements; umad_release_ca frees it.
-        let room = unsafe { libc::malloc(size_of::<umad_port_t>()) }.cast::<umad_port_t>();
-        if room.is_null() {
-            // SAFETY: from malloc, or null.
-            unsafe { libc::free(port.pkeys.cast()) };
-            return Err(libc::ENOMEM);
-        }
-        // SAFETY: the room was just allocated for it.
-        unsafe { room.write(port) };
-        out.ports[1] = room;
+        out.ports[1] = give(port_of(&context)?)?;
         // SAFETY: the caller's promise.
         unsafe { ca.write(out) };
         Ok(0)
     })
+}
+
+/// Room of the C library's with a port in it; umad_release_ca frees it.
+fn give(port: umad_port_t) -> Result<*mut umad_port_t, c_int> {
+    // SAFETY: malloc has no requirements.
+    let room = unsafe { libc::malloc(size_of::<umad_port_t>()) }.cast::<umad_port_t>();
+    if room.is_null() {
+        // SAFETY: from malloc, or null.
+        unsafe { libc::free(port.pkeys.cast()) };
+        return Err(libc::ENOMEM);
+    }
+    // SAFETY: the room was just allocated for it.
+    unsafe { room.write(port) };
+    Ok(room)
+}
+
+/// Room of the C library's with P_Keys in it; umad_release_port frees it.
+pub(super) fn copy_pkeys(pkeys: &[u16]) -> Result<*mut u16, c_int> {
+    // SAFETY: malloc has no requirements.
+    let room = unsafe { libc::malloc(size_of_val(pkeys).max(1)) }.cast::<u16>();
+    if room.is_null() {
+        return Err(libc::ENOMEM);
+    }
+    // SAFETY: there is room for all.
+    unsafe { ptr::copy_nonoverlapping(pkeys.as_ptr(), room, pkeys.len()) };
+    Ok(room)
 }
 
 fn port_of(context: &soft::Context) -> Result<umad_port_t, c_int> {
@@ -143,13 +223,7 @@ fn port_of(context: &soft::Context) -> Result<umad_port_t, c_int> {
     let attr = context.port(1).map_err(errno)?;
     let pkeys: Vec<u16> =
         (0..attr.pkey_tbl_len).map(|at| context.pkey(1, at.into()).unwrap_or(0)).collect();
-    // SAFETY: malloc has no requirements; umad_release_port frees it.
-    let room = unsafe { libc::malloc(size_of_val(&pkeys[..])) }.cast::<u16>();
-    if room.is_null() {
-        return Err(libc::ENOMEM);
-    }
-    // SAFETY: there is room for all.
-    unsafe { ptr::copy_nonoverlapping(pkeys.as_ptr(), room, pkeys.len()) };
+    let room = copy_pkeys(&pkeys)?;
     let [gid_prefix, port_guid] = gid_halves(context);
     let mut port = umad_port_t {
         ca_name: [0; CA_NAME_LEN],
@@ -203,8 +277,10 @@ pub(crate) unsafe extern "C" fn get_port(
 ) -> c_int {
     number(|| {
         // SAFETY: the caller's promise.
-        let context = unsafe { find(name, number_of)? };
-        let found = port_of(&context)?;
+        let found = match unsafe { find(name, number_of)? } {
+            Ca::Soft(context) => port_of(&context)?,
+            Ca::Kernel(adapter) => kernel::port(&adapter, kernel::number(&adapter, number_of)?)?,
+        };
         // SAFETY: the caller's promise.
         unsafe { port.write(found) };
         Ok(0)
@@ -234,8 +310,11 @@ pub(crate) unsafe extern "C" fn get_issm_path(
 ) -> c_int {
     number(|| {
         // SAFETY: the caller's promise.
-        let context = unsafe { find(name, number_of)? };
-        let text = format!("/dev/infiniband/issm{}\0", context.device().index());
+        let mut text = match unsafe { find(name, number_of)? } {
+            Ca::Soft(context) => format!("/dev/infiniband/issm{}", context.device().index()),
+            Ca::Kernel(adapter) => kernel::issm(&adapter, kernel::number(&adapter, number_of)?)?,
+        };
+        text.push('\0');
         let room = usize::try_from(max).unwrap_or(0);
         if room == 0 || path.is_null() {
             return Err(libc::EINVAL);
@@ -254,8 +333,8 @@ pub(crate) unsafe extern "C" fn get_issm_path(
 pub(crate) extern "C" fn get_ca_device_list() -> *mut umad_device_node {
     let mut first: *mut umad_device_node = ptr::null_mut();
     number(|| {
-        for context in devices()?.iter().rev() {
-            let name = context.device().name();
+        for ca in adapters()?.iter().rev() {
+            let name = ca.name();
             // A node and its name in one piece.
             let len = size_of::<umad_device_node>() + name.len() + 1;
             // SAFETY: calloc has no requirements.

@@ -1,8 +1,11 @@
 //! Devices of the kernel that are open for all ids.
 
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use ironverbs_sys::event::{EventFd, EventMode};
 use parking_lot::Mutex;
 
 use crate::abi::*;
@@ -19,6 +22,7 @@ pub(in crate::cm) struct Opened {
     pd: usize,
     /// READs and atomics that it allows a queue pair: as responder, as initiator.
     pub(super) most: (u8, u8),
+    gone: AtomicBool,
 }
 
 impl Opened {
@@ -57,15 +61,35 @@ fn open(device: *mut ibv_device, guid: u64) -> Outcome<Opened> {
         let number = |most: i32| u8::try_from(most).unwrap_or(u8::MAX);
         let most = (number(attr.max_qp_rd_atom), number(attr.max_qp_init_rd_atom));
         let (context, pd) = (context.expose_provenance(), pd.expose_provenance());
-        Ok(Opened { guid, context, pd, most })
+        Ok(Opened { guid, context, pd, most, gone: AtomicBool::new(false) })
     }
 }
 
-/// The device with that context.
-pub(super) fn of_context(context: *mut ibv_context) -> Outcome<Arc<Opened>> {
-    let opened = OPENED.lock();
-    let found = opened.iter().find(|one| one.context == context as usize).cloned();
-    found.ok_or(Failure::Null { what: "device of the id" })
+/// A device is gone, as an id was told. It is closed when the last of its ids is destroyed, not before.
+pub(super) fn removed(device: &Arc<Opened>) {
+    device.gone.store(true, Ordering::Release);
+    OPENED.lock().retain(|one| !Arc::ptr_eq(one, device));
+}
+
+impl Drop for Opened {
+    /// The kernel waits with the end of some devices (rxe's) until nobody has their files open any more. A program may
+    /// still have objects of the context, and will end them: so the structures stay, and their descriptors lead nowhere.
+    fn drop(&mut self) {
+        if !self.gone.load(Ordering::Acquire) {
+            return;
+        }
+        // SAFETY: the context is ours and stays; what it was opened for has no user any more.
+        unsafe {
+            dispatch::dealloc_pd(self.pd());
+            let context = &*self.context();
+            for fd in [context.cmd_fd, context.async_fd] {
+                let nowhere = EventFd::new(EventMode::Counter, true);
+                if let (Ok(nowhere), true) = (nowhere, fd >= 0) {
+                    libc::dup2(nowhere.as_fd().as_raw_fd(), fd);
+                }
+            }
+        }
+    }
 }
 
 /// Whether there are any.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ironverbs_kernel::cm::{self, CmRecord};
 
-use super::multicast;
 use super::objects::{self, Channel, Counter, EventView, Handle, KernelEvent, Shown, field};
+use super::{devices, multicast};
 use crate::abi::*;
 use crate::cm::channel::Read;
 use crate::fail::{self, Failure, Outcome};
@@ -21,6 +21,7 @@ const CONNECT_RESPONSE: u32 = 5;
 const CONNECT_ERROR: u32 = 6;
 const REJECTED: u32 = 8;
 const ESTABLISHED: u32 = 9;
+const DEVICE_REMOVAL: u32 = 11;
 
 pub(in crate::cm) unsafe fn ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     fail::number("rdma_ack_cm_event", || acknowledge(event).map(|()| 0))
@@ -101,6 +102,12 @@ fn handle(
                     as_it_is(CONNECT_ERROR, -refused.errno())
                 }
             }
+        }
+        DEVICE_REMOVAL => {
+            if let Ok(device) = named.device() {
+                devices::removed(&device);
+            }
+            as_it_is(DEVICE_REMOVAL, record.status)
         }
         REJECTED => {
             named.fail();

@@ -195,7 +195,7 @@ pub(super) unsafe fn given_address(addr: *const libc::sockaddr) -> Outcome<([u8;
     Ok(bytes_of(unsafe { address::read(addr)? }))
 }
 
-fn bytes_of(addr: SocketAddr) -> ([u8; 128], u16) {
+pub(super) fn bytes_of(addr: SocketAddr) -> ([u8; 128], u16) {
     let len = address::length(if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 });
     (address::storage(addr).bytes, len as u16)
 }

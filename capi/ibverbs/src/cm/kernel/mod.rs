@@ -10,6 +10,7 @@ mod ids;
 mod multicast;
 mod objects;
 mod qp;
+mod reach;
 mod srq;
 
 pub(super) use connect::*;
@@ -19,4 +20,5 @@ pub(super) use ids::*;
 pub(super) use multicast::*;
 pub(super) use objects::{Channel, Handle, Id, find, half, is_kernels};
 pub(super) use qp::*;
+pub(crate) use reach::gid_reachable;
 pub(super) use srq::*;

@@ -86,6 +86,8 @@ pub(in crate::cm) struct Parts {
     pub(super) channel: Arc<Channel>,
     /// Calls wait for their events, which come from a channel of the id's own.
     pub(in crate::cm) sync: bool,
+    /// Its device, once it has one.
+    pub(super) device: Option<Arc<Opened>>,
     /// READs and atomics of a request: as responder, as initiator.
     pub(super) asked: Option<(u8, u8)>,
     /// What `route.path_rec` points to.
@@ -203,6 +205,7 @@ pub(in crate::cm) fn half(channel: Arc<Channel>, sync: bool, handle: u32) -> Arc
     let parts = Parts {
         channel,
         sync,
+        device: None,
         asked: None,
         path: None,
         template: None,
@@ -257,6 +260,7 @@ impl Handle {
             return Ok(());
         }
         let opened = devices::opened(place.node_guid)?;
+        self.id.parts.lock().device = Some(opened.clone());
         if self.get(field!(verbs)).is_null() {
             self.set(field!(verbs), opened.context());
             if self.get(field!(pd)).is_null() {
@@ -286,7 +290,7 @@ impl Handle {
 
     /// The device of the id.
     pub(super) fn device(&self) -> Outcome<Arc<Opened>> {
-        devices::of_context(self.get(field!(verbs)))
+        self.id.parts.lock().device.clone().ok_or(Failure::Null { what: "device of the id" })
     }
 }
 
