@@ -200,10 +200,12 @@ pub(crate) fn c_qp_attr(attr: &QpAttr) -> ibv_qp_attr {
     }
 }
 
+#[inline]
 pub(crate) fn sge(sge: &ibv_sge) -> Sge {
     Sge { addr: sge.addr, len: sge.length, lkey: sge.lkey }
 }
 
+#[inline]
 pub(crate) fn c_wc(wc: &soft::Wc) -> ibv_wc {
     let invalidated = wc.flags.contains(soft::WcFlags::WITH_INV);
     ibv_wc {

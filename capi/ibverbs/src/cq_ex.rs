@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::{self, ManuallyDrop};
 
 use ironverbs::raw as soft;
-use parking_lot::Mutex;
+use ironverbs_sys::moment::Mutex;
 
 use crate::abi::*;
 use crate::convert;
@@ -17,7 +17,8 @@ use crate::pool::{Object, Ref};
 /// The completion between start and end. Locked in between, unless the CQ is for one thread.
 #[derive(Default)]
 pub(crate) struct Cursor {
-    wc: Option<ibv_wc>,
+    /// As the device has it: each reader makes of it what it is asked for.
+    wc: Option<soft::Wc>,
     stamp: soft::Stamp,
     /// What `ibv_next_poll` reads from.
     lent: soft::Lent,
@@ -139,26 +140,42 @@ unsafe fn opened<'a>(
 ) -> Outcome<(ManuallyDrop<Ref<'a, ibv_cq_ex>>, &'a Mutex<Cursor>)> {
     // SAFETY: the caller's promise.
     let found = unsafe { ibv_cq_ex::pool().peek(cq.cast())? };
-    let cursor = found.extra.cursor.as_ref().map(std::ptr::from_ref);
+    let Some(cursor) = found.extra.cursor.as_ref().map(std::ptr::from_ref) else {
+        return Err(Failure::Unsupported { what: "ibv_start_poll on this CQ" });
+    };
     // SAFETY: the view stays for as long as nobody destroys the CQ.
-    let cursor = unsafe { cursor.map(|cursor| &*cursor) };
-    Ok((found, cursor.ok_or(Failure::Unsupported { what: "ibv_start_poll on this CQ" })?))
+    Ok((found, unsafe { &*cursor }))
 }
 
-/// Shows the completion that was just read. ENOENT where there was none is how these calls say that there is nothing: no
-/// failure.
+/// The same between start and end, with the cursor, which the caller holds locked.
+///
+/// # Safety
+/// As for [`opened`].
+#[inline]
+unsafe fn reading<'a>(
+    cq: *mut ibv_cq_ex,
+) -> Outcome<(ManuallyDrop<Ref<'a, ibv_cq_ex>>, &'a mut Cursor)> {
+    // SAFETY: the caller's promise.
+    let (found, mutex) = unsafe { opened(cq)? };
+    if !mutex.is_locked() {
+        return Err(Failure::Argument { what: "order of polling calls", value: 0 });
+    }
+    // SAFETY: the caller is between start and end, hence holds the lock.
+    Ok((found, unsafe { &mut *mutex.data_ptr() }))
+}
+
+/// Shows the completion that was just read.
 ///
 /// # Safety
 /// `cq` is an object of ours.
 #[inline]
-unsafe fn show(cq: *mut ibv_cq_ex, cursor: &Cursor) -> Outcome<c_int> {
-    let Some(wc) = &cursor.wc else { return Ok(libc::ENOENT) };
+unsafe fn show(cq: *mut ibv_cq_ex, wc: &soft::Wc) {
     // SAFETY: the place is alive; the fields are ours to write.
-    unsafe { ((*cq).status, (*cq).wr_id) = (wc.status, wc.wr_id) };
-    Ok(0)
+    unsafe { ((*cq).status, (*cq).wr_id) = (wc.status as u32, wc.wr_id) };
 }
 
-/// For calls that return 0, ENOENT, or the value of errno.
+/// For calls that return 0, ENOENT, or the value of errno. ENOENT where there was no completion is how they say that there
+/// is nothing: no failure.
 #[inline]
 fn answer(verb: &'static str, work: impl FnOnce() -> Outcome<c_int>) -> c_int {
     swift::returned(verb, work).unwrap_or_else(|errno| errno)
@@ -174,52 +191,55 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut c_void) -> c_int 
             return Err(Failure::Argument { what: "comp_mask", value: 1 });
         }
         let mut cursor = mutex.lock();
-        cursor.wc = None;
-        found.inner.poll_stamped(1, |entry, stamp| {
-            (cursor.wc, cursor.stamp) = (Some(convert::c_wc(entry)), *stamp);
+        let Cursor { wc, stamp, .. } = &mut *cursor;
+        let taken = found.inner.poll_stamped(1, |entry, when| {
+            (*wc, *stamp) = (Some(*entry), *when);
+            // SAFETY: it was found.
+            unsafe { show(cq, entry) };
         })?;
-        // SAFETY: it was found.
-        let shown = unsafe { show(cq, &cursor)? };
-        if shown == 0 {
-            // `end_poll` unlocks; a start that fails is not followed by an end.
-            mem::forget(cursor);
+        if taken == 0 {
+            *wc = None;
+            return Ok(libc::ENOENT);
         }
-        Ok(shown)
+        // `end_poll` unlocks; a start that fails is not followed by an end.
+        mem::forget(cursor);
+        Ok(0)
     })
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     answer("ibv_next_poll", || {
         // SAFETY: the caller's promise.
-        let (found, mutex) = unsafe { opened(cq)? };
-        if !mutex.is_locked() {
-            return Err(Failure::Argument { what: "order of polling calls", value: 0 });
+        let (found, Cursor { wc, stamp, lent }) = unsafe { reading(cq)? };
+        if let Some((entry, when)) = lent.next() {
+            (*wc, *stamp) = (Some(*entry), *when);
+            // SAFETY: it was found.
+            unsafe { show(cq, entry) };
+            return Ok(0);
         }
-        // SAFETY: the caller is between start and end, hence holds the lock.
-        let Cursor { wc, stamp, lent } = unsafe { &mut *mutex.data_ptr() };
         *wc = None;
-        let mut take = |entry: &soft::Wc, when: &soft::Stamp| {
-            (*wc, *stamp) = (Some(convert::c_wc(entry)), *when);
-        };
-        if !lent.next(&mut take) && found.inner.lend(lent)? {
-            lent.next(take);
+        if found.inner.lend(lent)?
+            && let Some((entry, when)) = lent.next()
+        {
+            (*wc, *stamp) = (Some(*entry), *when);
+            // SAFETY: as above.
+            unsafe { show(cq, entry) };
+            return Ok(0);
         }
-        // SAFETY: as above; it was found.
-        unsafe { show(cq, &*mutex.data_ptr()) }
+        Ok(libc::ENOENT)
     })
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     answer("ibv_end_poll", || {
         // SAFETY: the caller's promise.
-        let (found, mutex) = unsafe { opened(cq)? };
-        if !mutex.is_locked() {
-            return Err(Failure::Argument { what: "order of polling calls", value: 0 });
+        let (found, cursor) = unsafe { reading(cq)? };
+        if cursor.lent.is_lent() {
+            found.inner.take_back(&mut cursor.lent);
         }
-        // SAFETY: the caller started the polling, hence holds the lock.
-        unsafe {
-            found.inner.take_back(&mut (*mutex.data_ptr()).lent);
-            mutex.force_unlock();
+        if let Some(mutex) = &found.extra.cursor {
+            // SAFETY: the caller started the polling, hence holds the lock.
+            unsafe { mutex.force_unlock() };
         }
         Ok(0)
     });
@@ -229,11 +249,15 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 ///
 /// # Safety
 /// As for [`crate::objects::find`]; the caller is between start and end.
+#[inline]
 unsafe fn field<T: Default>(cq: *mut ibv_cq_ex, get: impl FnOnce(&ibv_wc) -> T) -> T {
     // SAFETY: the caller's promise.
     let Ok((_found, mutex)) = (unsafe { opened(cq) }) else { return T::default() };
     // SAFETY: between start and end the caller holds the lock.
-    unsafe { (*mutex.data_ptr()).wc.as_ref().map(get).unwrap_or_default() }
+    match unsafe { &(*mutex.data_ptr()).wc } {
+        Some(wc) => get(&convert::c_wc(wc)),
+        None => T::default(),
+    }
 }
 
 /// The time of the completion that the cursor is at.

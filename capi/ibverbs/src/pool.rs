@@ -59,10 +59,14 @@ const FIRST_CHUNK_BITS: u32 = FIRST_CHUNK.ilog2();
 const CHUNKS: usize = (INDEX_BITS - FIRST_CHUNK_BITS + 1) as usize;
 /// Places that rest at least.
 const RESTING: usize = 64;
+/// Places remembered by their address, a power of two.
+const RECENT: usize = 16;
 
 /// All objects of one type. Chunk `k` holds `FIRST_CHUNK << k` places.
 pub(crate) struct Pool<C: Object> {
     chunks: [AtomicPtr<Place<C>>; CHUNKS],
+    /// Places that were found by their address lately: what once is a place stays one.
+    recent: [AtomicPtr<Place<C>>; RECENT],
     book: Mutex<Book>,
 }
 
@@ -82,6 +86,7 @@ impl<C: Object> Pool<C> {
     pub(crate) const fn new() -> Self {
         Pool {
             chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS],
+            recent: [const { AtomicPtr::new(ptr::null_mut()) }; RECENT],
             book: Mutex::new(Book { places: 0, free: VecDeque::new() }),
         }
     }
@@ -207,14 +212,30 @@ impl<C: Object> Pool<C> {
         }
         // SAFETY: the caller's promise.
         let handle = unsafe { C::handle(object) }.unwrap_or(0);
-        let here = |place: &&Place<C>| {
-            let alive = place.state.load(Ordering::Acquire) >> 31 == u64::from(handle) << 1 | 1;
-            alive && place.public.get() as usize + C::OFFSET == object as usize
+        let lives = |place: &&Place<C>| {
+            place.state.load(Ordering::Acquire) >> 31 == u64::from(handle) << 1 | 1
         };
-        match self.place(handle).filter(here) {
+        match self.at(object, handle).filter(lives) {
             Some(place) => Ok(ManuallyDrop::new(Ref { place })),
             None => Err(Failure::Unknown { what: C::NAME, handle }),
         }
+    }
+
+    /// The place whose C structure is at that address, if it is the one that the handle leads to.
+    #[inline]
+    fn at(&self, object: *const C::Public, handle: u32) -> Option<&Place<C>> {
+        // Places are as far apart as they are long, which is more than that.
+        let recent = self.recent.get(object as usize >> 9 & (RECENT - 1))?;
+        let is_here = |place: *const Place<C>| place as usize + C::OFFSET == object as usize;
+        // SYNC POINT: as in `place`.
+        let known = recent.load(Ordering::Acquire);
+        if !known.is_null() && is_here(known) {
+            // SAFETY: it came from `place`; places are never freed.
+            return Some(unsafe { &*known });
+        }
+        let place = self.place(handle).filter(|place| is_here(ptr::from_ref(*place)))?;
+        recent.store(ptr::from_ref(place).cast_mut(), Ordering::Release);
+        Some(place)
     }
 
     /// The object with a handle that a program passed as a number.

@@ -8,21 +8,21 @@ use std::ffi::{c_int, c_void};
 use std::mem::{self, ManuallyDrop};
 
 use ironverbs::raw as soft;
-use parking_lot::Mutex;
-use soft::{MwType, PostError, QpCap, QpType, SendFlags, SendWr, WrOpcode};
+use ironverbs_sys::moment::Mutex;
+use soft::{MwType, Payload, PostError, QpCap, QpType, SendFlags, SendWr, Sge, WrOpcode};
 
 use crate::abi::*;
 use crate::fail::{self, Failure, Outcome, swift};
 use crate::objects::{QpExtra, find};
 use crate::pool::{Object, Ref};
-use crate::{mw, post};
+use crate::{convert, mw, post};
 
 /// The requests between start and complete.
 #[derive(Default)]
 pub(crate) struct Batch {
     requests: Vec<Request>,
     /// Elements of all requests, one after another.
-    sges: Vec<ibv_sge>,
+    sges: Vec<Sge>,
     /// Inline data of all requests, one after another.
     inline: Vec<u8>,
     failed: Option<Failure>,
@@ -43,7 +43,9 @@ impl Batch {
         self.requests.clear();
         self.sges.clear();
         self.inline.clear();
-        self.failed = None;
+        if self.failed.is_some() {
+            self.failed = None;
+        }
     }
 
     /// Finds what would be refused when it is posted, before the first request is.
@@ -59,7 +61,7 @@ impl Batch {
             }
             Data::Sges { first, count } if is_atomic => {
                 let list = self.sges.get(first..first + count).unwrap_or_default();
-                match list.iter().map(|sge| u64::from(sge.length)).sum() {
+                match list.iter().map(|sge| u64::from(sge.len)).sum() {
                     8 => Ok(()),
                     asked => Err(PostError::AtomicLength { asked }),
                 }
@@ -72,18 +74,18 @@ impl Batch {
     #[inline]
     fn each(
         &self,
-        mut push: impl FnMut(&SendWr, soft::Payload<'_>) -> Result<(), PostError>,
+        mut push: impl FnMut(&SendWr, Payload<'_>) -> Result<(), PostError>,
     ) -> Outcome<()> {
-        for request in &self.requests {
-            match request.data {
+        for Request { wr, data } in &self.requests {
+            match *data {
                 Data::Sges { first, count } => {
                     let list = self.sges.get(first..first + count).unwrap_or_default();
-                    post::with_sges(list, |sges| push(&request.wr, soft::Payload::Sges(sges)))?;
+                    push(wr, Payload::Sges(list))?;
                 }
                 Data::Inline { first, len } => {
                     let data = self.inline.get(first..first + len).unwrap_or_default();
                     let mut copy = |to: &mut [u8]| to.copy_from_slice(data);
-                    push(&request.wr, soft::Payload::Inline { len, copy: &mut copy })?;
+                    push(wr, Payload::Inline { len, copy: &mut copy })?;
                 }
             }
         }
@@ -91,10 +93,12 @@ impl Batch {
     }
 
     /// The request that the setters are about.
+    #[inline]
     fn last(&mut self) -> Outcome<&mut Request> {
-        self.requests
-            .last_mut()
-            .ok_or(Failure::Argument { what: "order of ibv_wr calls", value: 0 })
+        match self.requests.last_mut() {
+            Some(request) => Ok(request),
+            None => Err(Failure::Argument { what: "order of ibv_wr calls", value: 0 }),
+        }
     }
 }
 
@@ -145,11 +149,15 @@ impl Poster for ibv_qp_ex {
     }
 
     fn post(view: &Self::View, batch: &Batch) -> Outcome<()> {
-        for request in &batch.requests {
-            batch.check(request, view.inner.qp_type())?;
+        // Of a single one what posting it finds is enough.
+        let several = batch.requests.len() > 1;
+        if several {
+            for request in &batch.requests {
+                batch.check(request, view.inner.qp_type())?;
+            }
         }
         let mut guard = view.inner.post_batch();
-        if batch.requests.len() > guard.room() {
+        if several && batch.requests.len() > guard.room() {
             return Err(PostError::QueueFull { max: view.inner.cap().max_send_wr }.into());
         }
         batch.each(|wr, data| guard.push(wr, data))
@@ -255,17 +263,18 @@ unsafe fn opened<'a, C: Poster>(
 ) -> Outcome<(ManuallyDrop<Ref<'a, C>>, &'a Mutex<Batch>)> {
     // SAFETY: the caller's promise; the manual has nobody destroy the QP from start to complete.
     let found = unsafe { C::pool().peek(qp.cast())? };
-    let batch = C::batch(&found).map(std::ptr::from_ref);
+    let Some(batch) = C::batch(&found).map(std::ptr::from_ref) else {
+        return Err(Failure::Unsupported { what: "ibv_wr on this queue pair" });
+    };
     // SAFETY: the view stays for as long as `found`, which every caller keeps beside the batch.
-    let batch = unsafe { batch.map(|b| &*b) };
-    let batch = batch.ok_or(Failure::Unsupported { what: "ibv_wr on this queue pair" })?;
-    Ok((found, batch))
+    Ok((found, unsafe { &*batch }))
 }
 
 /// Runs `work` on the batch between start and complete; what fails is reported by complete.
 ///
 /// # Safety
 /// As for [`find`]; the caller is between start and complete, as the manual demands.
+#[inline]
 unsafe fn within<C: Poster>(
     qp: *mut ibv_qp_ex,
     work: impl FnOnce(&mut Batch, &Ref<'_, C>) -> Outcome<()>,
@@ -334,6 +343,7 @@ unsafe extern "C" fn complete<C: Poster>(qp: *mut ibv_qp_ex) -> c_int {
     })
 }
 
+#[inline]
 fn post<C: Poster>(found: &Ref<'_, C>, batch: &mut Batch) -> Outcome<()> {
     match batch.failed.take() {
         Some(failure) => Err(failure),
@@ -345,6 +355,7 @@ fn post<C: Poster>(found: &Ref<'_, C>, batch: &mut Batch) -> Outcome<()> {
 ///
 /// # Safety
 /// As for [`within`].
+#[inline]
 unsafe fn add<C: Poster>(qp: *mut ibv_qp_ex, opcode: WrOpcode, set: impl FnOnce(&mut SendWr)) {
     // SAFETY: the caller's promise; the fields are the program's to write, between its calls.
     unsafe {
@@ -520,13 +531,14 @@ unsafe fn slice<'a, T>(list: *const T, count: usize, what: &'static str) -> Outc
     }
 }
 
+#[inline]
 fn sges<C: Poster>(batch: &mut Batch, found: &Ref<'_, C>, list: &[ibv_sge]) -> Outcome<()> {
     let max = C::cap(found).max_send_sge;
     if list.len() > max as usize {
         return Err(PostError::TooManySges { asked: list.len(), max }.into());
     }
     let first = batch.sges.len();
-    batch.sges.extend_from_slice(list);
+    batch.sges.extend(list.iter().map(convert::sge));
     batch.last()?.data = Data::Sges { first, count: list.len() };
     Ok(())
 }

@@ -62,19 +62,28 @@ pub struct CqOptions {
 #[derive(Debug, Default)]
 pub struct Lent {
     entries: VecDeque<Entry>,
+    /// How many of them were read.
+    read: usize,
     lent: bool,
 }
 
 impl Lent {
     /// As many as are taken out at once.
-    const MOST: usize = 16;
+    const MOST: usize = 64;
 
-    /// Reads the next; false when there is none.
+    /// Reads the next; None when there is none.
     #[inline]
-    pub fn next(&mut self, take: impl FnOnce(&Wc, &Stamp)) -> bool {
-        let Some(entry) = self.entries.pop_front() else { return false };
-        take(&entry.wc, &entry.stamp);
-        true
+    #[allow(clippy::should_implement_trait, reason = "what it gives is borrowed from it")]
+    pub fn next(&mut self) -> Option<(&Wc, &Stamp)> {
+        let entry = self.entries.get(self.read)?;
+        self.read += 1;
+        Some((&entry.wc, &entry.stamp))
+    }
+
+    /// Whether something was lent that was not given back.
+    #[inline]
+    pub fn is_lent(&self) -> bool {
+        self.lent
     }
 }
 
@@ -243,15 +252,21 @@ impl Cq {
             }
             entries.lenders += 1;
         }
-        let n = entries.queue.len().min(Lent::MOST);
-        for _ in 0..n {
-            let Some(mut entry) = entries.queue.pop_front() else { break };
-            entries.note(&entry);
-            entry.reads = None;
-            lent.entries.push_back(entry);
+        // What was lent before is read: its place is for the queue's next.
+        lent.entries.clear();
+        lent.read = 0;
+        let entries = &mut *entries;
+        if entries.queue.len() <= Lent::MOST {
+            lent.entries.reserve(Lent::MOST.min(entries.cqe));
+            std::mem::swap(&mut lent.entries, &mut entries.queue);
+        } else {
+            lent.entries.extend(entries.queue.drain(..Lent::MOST));
+        }
+        for entry in &lent.entries {
+            entries.note(entry);
         }
         self.len.store(entries.queue.len(), Ordering::Release);
-        Ok(n > 0)
+        Ok(!lent.entries.is_empty())
     }
 
     /// Puts back what was lent and not read.
@@ -261,10 +276,15 @@ impl Cq {
         }
         let mut entries = self.entries.lock();
         let entries = &mut *entries;
-        while let Some(entry) = lent.entries.pop_back() {
-            if !entries.dropped.contains(&entry.wc.qpn) {
-                entries.queue.push_front(entry);
-            }
+        lent.entries.drain(..lent.read);
+        lent.read = 0;
+        if !entries.dropped.is_empty() {
+            lent.entries.retain(|entry| !entries.dropped.contains(&entry.wc.qpn));
+        }
+        if !lent.entries.is_empty() {
+            lent.entries.iter_mut().for_each(|entry| entry.reads = None);
+            lent.entries.append(&mut entries.queue);
+            std::mem::swap(&mut lent.entries, &mut entries.queue);
         }
         entries.lenders -= 1;
         self.len.store(entries.queue.len(), Ordering::Release);
