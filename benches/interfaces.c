@@ -1,5 +1,6 @@
 /* The two ways to post and the two ways to poll, by turns, in one process: WRITEs of 8 bytes between two RC queue pairs, BATCH
- * at a time. Times are of this thread's processor, per request. Printed: one line a round. */
+ * at a time. Times are of this thread's processor, per request. Printed: one line a round. `interfaces TURNS` is one round of
+ * so many turns, for the instructions of the functions marked MEASURED to be counted. */
 #include <infiniband/verbs.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,8 @@ enum { BATCH = 64, TURNS = 400, ROUNDS = 7 };
 			exit(1); \
 		} \
 	} while (0)
+
+#define MEASURED __attribute__((noipa)) static
 
 static double now(void)
 {
@@ -57,7 +60,7 @@ static void connect_to(struct ibv_qp *qp, struct ibv_qp *peer)
 
 static uint32_t rkey;
 
-static void post_classic(struct ibv_qp *qp)
+MEASURED void post_classic(struct ibv_qp *qp)
 {
 	struct ibv_sge sge = { (uintptr_t)memory, 8, mr->lkey };
 	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
@@ -66,7 +69,7 @@ static void post_classic(struct ibv_qp *qp)
 		MUST(!ibv_post_send(qp, &wr, &bad));
 }
 
-static void post_built(struct ibv_qp *qp)
+MEASURED void post_built(struct ibv_qp *qp)
 {
 	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
 	for (int i = 0; i < BATCH; i++) {
@@ -79,7 +82,7 @@ static void post_built(struct ibv_qp *qp)
 	}
 }
 
-static void poll_classic(struct ibv_cq *cq)
+MEASURED void poll_classic(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
 	for (int i = 0; i < BATCH;) {
@@ -90,7 +93,7 @@ static void poll_classic(struct ibv_cq *cq)
 }
 
 /* One completion for each start, as by ibv_poll_cq of one. */
-static void poll_started(struct ibv_cq *cq)
+MEASURED void poll_started(struct ibv_cq *cq)
 {
 	struct ibv_cq_ex *ex = (struct ibv_cq_ex *)cq;
 	struct ibv_poll_cq_attr attr = { 0 };
@@ -103,7 +106,7 @@ static void poll_started(struct ibv_cq *cq)
 	}
 }
 
-static void poll_many_classic(struct ibv_cq *cq)
+MEASURED void poll_many_classic(struct ibv_cq *cq)
 {
 	struct ibv_wc wc[BATCH];
 	for (int i = 0; i < BATCH;) {
@@ -116,7 +119,7 @@ static void poll_many_classic(struct ibv_cq *cq)
 }
 
 /* All there is after one start. */
-static void poll_many_started(struct ibv_cq *cq)
+MEASURED void poll_many_started(struct ibv_cq *cq)
 {
 	struct ibv_cq_ex *ex = (struct ibv_cq_ex *)cq;
 	struct ibv_poll_cq_attr attr = { 0 };
@@ -131,8 +134,9 @@ static void poll_many_started(struct ibv_cq *cq)
 	}
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	int turns = argc > 1 ? atoi(argv[1]) : TURNS, rounds = argc > 1 ? 0 : ROUNDS;
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	MUST(list && list[0] && (context = ibv_open_device(list[0])));
 	MUST((pd = ibv_alloc_pd(context)));
@@ -147,10 +151,10 @@ int main(void)
 		connect_to(qp[i], peer[i]);
 		connect_to(peer[i], qp[i]);
 	}
-	for (int round = 0; round <= ROUNDS; round++) {
+	for (int round = 0; round <= rounds; round++) {
 		/* Posting and polling, classic and extended; polling of many. */
 		double t[2][3] = { { 0 } };
-		for (int turn = 0; turn < TURNS; turn++)
+		for (int turn = 0; turn < turns; turn++)
 			for (int way = 0; way < 2; way++) {
 				struct ibv_cq *cq = way ? extended : plain;
 				for (int many = 0; many < 2; many++) {
@@ -169,7 +173,7 @@ int main(void)
 		if (!round)
 			continue;
 		for (int i = 0; i < 3; i++)
-			printf("%.1f %.1f%s", t[0][i] / TURNS / BATCH, t[1][i] / TURNS / BATCH, i < 2 ? " " : "\n");
+			printf("%.1f %.1f%s", t[0][i] / turns / BATCH, t[1][i] / turns / BATCH, i < 2 ? " " : "\n");
 	}
 	return 0;
 }

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::{self, ManuallyDrop};
 
 use ironverbs::raw as soft;
-use ironverbs_sys::moment::Mutex;
+use ironverbs_sys::biased::Mutex;
 
 use crate::abi::*;
 use crate::convert;
@@ -17,11 +17,18 @@ use crate::pool::{Object, Ref};
 /// The completion between start and end. Locked in between, unless the CQ is for one thread.
 #[derive(Default)]
 pub(crate) struct Cursor {
-    /// As the device has it: each reader makes of it what it is asked for.
-    wc: Option<soft::Wc>,
-    stamp: soft::Stamp,
+    /// What `ibv_start_poll` found, as the device has it: each reader makes of it what it is asked for.
+    first: Option<(soft::Wc, soft::Stamp)>,
     /// What `ibv_next_poll` reads from.
     lent: soft::Lent,
+}
+
+impl Cursor {
+    /// The completion that it is at.
+    #[inline]
+    fn current(&self) -> Option<(&soft::Wc, &soft::Stamp)> {
+        self.lent.current().or(self.first.as_ref().map(|(wc, stamp)| (wc, stamp)))
+    }
 }
 
 /// ibv_create_cq_ex(3).
@@ -191,14 +198,14 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut c_void) -> c_int 
             return Err(Failure::Argument { what: "comp_mask", value: 1 });
         }
         let mut cursor = mutex.lock();
-        let Cursor { wc, stamp, .. } = &mut *cursor;
-        let taken = found.inner.poll_stamped(1, |entry, when| {
-            (*wc, *stamp) = (Some(*entry), *when);
+        let first = &mut cursor.first;
+        let taken = found.inner.poll_stamped(1, |wc, stamp| {
+            *first = Some((*wc, *stamp));
             // SAFETY: it was found.
-            unsafe { show(cq, entry) };
+            unsafe { show(cq, wc) };
         })?;
         if taken == 0 {
-            *wc = None;
+            *first = None;
             return Ok(libc::ENOENT);
         }
         // `end_poll` unlocks; a start that fails is not followed by an end.
@@ -208,25 +215,36 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut c_void) -> c_int 
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: the caller's promise.
+    if let Ok((_, cursor)) = unsafe { reading(cq) }
+        && let Some((wc, _)) = cursor.lent.next()
+    {
+        // SAFETY: it was found.
+        unsafe { show(cq, wc) };
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { next_of_queue(cq) }
+}
+
+/// `ibv_next_poll` where nothing is left of what was taken out of the queue.
+///
+/// # Safety
+/// As for [`reading`].
+#[inline(never)]
+unsafe fn next_of_queue(cq: *mut ibv_cq_ex) -> c_int {
     answer("ibv_next_poll", || {
         // SAFETY: the caller's promise.
-        let (found, Cursor { wc, stamp, lent }) = unsafe { reading(cq)? };
-        if let Some((entry, when)) = lent.next() {
-            (*wc, *stamp) = (Some(*entry), *when);
-            // SAFETY: it was found.
-            unsafe { show(cq, entry) };
-            return Ok(0);
+        let (found, Cursor { first, lent }) = unsafe { reading(cq)? };
+        *first = None;
+        match found.inner.lend(lent)?.then(|| lent.next()).flatten() {
+            Some((wc, _)) => {
+                // SAFETY: it was found.
+                unsafe { show(cq, wc) };
+                Ok(0)
+            }
+            None => Ok(libc::ENOENT),
         }
-        *wc = None;
-        if found.inner.lend(lent)?
-            && let Some((entry, when)) = lent.next()
-        {
-            (*wc, *stamp) = (Some(*entry), *when);
-            // SAFETY: as above.
-            unsafe { show(cq, entry) };
-            return Ok(0);
-        }
-        Ok(libc::ENOENT)
     })
 }
 
@@ -254,8 +272,8 @@ unsafe fn field<T: Default>(cq: *mut ibv_cq_ex, get: impl FnOnce(&ibv_wc) -> T) 
     // SAFETY: the caller's promise.
     let Ok((_found, mutex)) = (unsafe { opened(cq) }) else { return T::default() };
     // SAFETY: between start and end the caller holds the lock.
-    match unsafe { &(*mutex.data_ptr()).wc } {
-        Some(wc) => get(&convert::c_wc(wc)),
+    match unsafe { (*mutex.data_ptr()).current() } {
+        Some((wc, _)) => get(&convert::c_wc(wc)),
         None => T::default(),
     }
 }
@@ -268,7 +286,7 @@ unsafe fn stamp(cq: *mut ibv_cq_ex) -> soft::Stamp {
     // SAFETY: the caller's promise.
     let Ok((_found, mutex)) = (unsafe { opened(cq) }) else { return Default::default() };
     // SAFETY: between start and end the caller holds the lock.
-    unsafe { (*mutex.data_ptr()).stamp }
+    unsafe { (*mutex.data_ptr()).current().map(|(_, stamp)| *stamp).unwrap_or_default() }
 }
 
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {

@@ -245,9 +245,10 @@ pub(crate) fn returned<T>(
 #[inline]
 fn caught<T>(verb: &'static str, work: impl FnOnce() -> Outcome<T>) -> Result<T, c_int> {
     // What a panic may leave half done is behind locks that do not poison; the caller is told EIO.
-    match catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Failure::Panic)) {
-        Ok(value) => Ok(value),
-        Err(failure) => Err(failed(verb, &failure)),
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(failure)) => Err(failed(verb, &failure)),
+        Err(_) => Err(failed(verb, &Failure::Panic)),
     }
 }
 

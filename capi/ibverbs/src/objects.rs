@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use ironverbs::raw as soft;
-use ironverbs_sys::moment::Mutex;
+use ironverbs_sys::biased::Mutex;
 
 use crate::abi::*;
 use crate::cq_ex::Cursor;

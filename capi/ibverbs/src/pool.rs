@@ -14,6 +14,7 @@ use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use ironverbs_sys::marks::{self, Entry, Mark};
 use parking_lot::Mutex;
 
 use crate::fail::Failure;
@@ -44,7 +45,7 @@ pub(crate) trait Object: Sized + 'static {
 #[repr(C, align(64))]
 struct Place<C: Object> {
     public: UnsafeCell<MaybeUninit<C>>,
-    /// Handle (upper 32 bits), [`ALIVE`], and the number of calls that use the view right now.
+    /// Handle (upper 32 bits), [`ALIVE`], and the number of calls that use the view right now and have no mark for it.
     state: AtomicU64,
     view: UnsafeCell<MaybeUninit<C::View>>,
 }
@@ -181,23 +182,20 @@ impl<C: Object> Pool<C> {
             return Err(Failure::Null { what: C::NAME });
         }
         // SAFETY: the caller's promise.
-        let (handle, place) = match unsafe { C::handle(object) } {
-            Some(handle) => (handle, self.place(handle)),
+        let handle = match unsafe { C::handle(object) } {
+            Some(handle) => handle,
             None => match self.index_of(object).and_then(|index| self.place(index)) {
-                Some(place) => ((place.state.load(Ordering::Acquire) >> 32) as u32, Some(place)),
-                None => (0, None),
+                Some(place) => (place.state.load(Ordering::Acquire) >> 32) as u32,
+                None => 0,
             },
         };
-        let unknown = || Failure::Unknown { what: C::NAME, handle };
-        let Some(place) = place else { return Err(unknown()) };
-        let here = place.public.get() as usize + C::OFFSET;
-        if here != object as usize {
-            return Err(unknown());
+        match self.at(object, handle).and_then(|place| place.enter(handle)) {
+            Some(found) => Ok(found),
+            None => Err(Failure::Unknown { what: C::NAME, handle }),
         }
-        place.enter(handle).ok_or_else(unknown)
     }
 
-    /// The same without counting the call in, which costs two atomic operations: for calls between which the manual has
+    /// The same without counting the call in, which costs a little: for calls between which the manual has
     /// the object be the caller's, and be ended by nobody (from start to end of polling and of building requests).
     ///
     /// # Safety
@@ -216,7 +214,7 @@ impl<C: Object> Pool<C> {
             place.state.load(Ordering::Acquire) >> 31 == u64::from(handle) << 1 | 1
         };
         match self.at(object, handle).filter(lives) {
-            Some(place) => Ok(ManuallyDrop::new(Ref { place })),
+            Some(place) => Ok(ManuallyDrop::new(Ref { place, mark: None })),
             None => Err(Failure::Unknown { what: C::NAME, handle }),
         }
     }
@@ -261,6 +259,7 @@ impl<C: Object> Pool<C> {
         place.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, end).ok()?;
         // Calls on the data path do not block, the others hold their own count of the device's
         // object: this is short. SYNC POINT with `Ref::drop`.
+        marks::wait(place.name());
         while place.state.load(Ordering::Acquire) & USERS != 0 {
             std::thread::yield_now();
         }
@@ -290,17 +289,32 @@ fn split(index: u32) -> (usize, usize) {
 impl<C: Object> Place<C> {
     #[inline]
     fn enter(&self, handle: u32) -> Option<Ref<'_, C>> {
-        // SYNC POINT with `insert`.
+        // The one compare: alive, and still the object that the handle meant. SYNC POINT with `insert`.
+        let lives = |state: u64| state >> 31 == u64::from(handle) << 1 | 1;
+        match marks::enter(self.name(), || lives(self.state.load(Ordering::Acquire))) {
+            Entry::Entered(mark) => Some(Ref { place: self, mark: Some(mark) }),
+            Entry::Closed => None,
+            Entry::NoPlace => self.enter_counted(lives),
+        }
+    }
+
+    #[cold]
+    fn enter_counted(&self, lives: impl Fn(u64) -> bool) -> Option<Ref<'_, C>> {
         let state = self.state.fetch_add(1, Ordering::AcqRel);
-        let entered = Ref { place: self };
-        // The one compare: alive, and still the object that the handle meant.
-        (state >> 31 == u64::from(handle) << 1 | 1).then_some(entered)
+        let entered = Ref { place: self, mark: None };
+        lives(state).then_some(entered)
+    }
+
+    fn name(&self) -> usize {
+        ptr::from_ref(self) as usize
     }
 }
 
 /// A living object, which stays so while this exists. Never held across anything that blocks.
 pub(crate) struct Ref<'a, C: Object> {
     place: &'a Place<C>,
+    /// None: it is counted in the place's state.
+    mark: Option<Mark>,
 }
 
 impl<C: Object> Ref<'_, C> {
@@ -326,7 +340,9 @@ impl<C: Object> Deref for Ref<'_, C> {
 
 impl<C: Object> Drop for Ref<'_, C> {
     fn drop(&mut self) {
-        // SYNC POINT with `remove`.
-        self.place.state.fetch_sub(1, Ordering::Release);
+        if self.mark.is_none() {
+            // SYNC POINT with `remove`.
+            self.place.state.fetch_sub(1, Ordering::Release);
+        }
     }
 }

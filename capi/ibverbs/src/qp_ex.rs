@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::{self, ManuallyDrop};
 
 use ironverbs::raw as soft;
-use ironverbs_sys::moment::Mutex;
+use ironverbs_sys::biased::Mutex;
 use soft::{MwType, Payload, PostError, QpCap, QpType, SendFlags, SendWr, Sge, WrOpcode};
 
 use crate::abi::*;
@@ -503,7 +503,14 @@ unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
 unsafe extern "C" fn set_sge<C: Poster>(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: the caller's promise.
     unsafe {
-        within::<C>(qp, |batch, found| sges::<C>(batch, found, &[ibv_sge { addr, length, lkey }]))
+        within::<C>(qp, |batch, found| {
+            if C::cap(found).max_send_sge == 0 {
+                return Err(PostError::TooManySges { asked: 1, max: 0 }.into());
+            }
+            batch.last()?.data = Data::Sges { first: batch.sges.len(), count: 1 };
+            batch.sges.push(Sge { addr, len: length, lkey });
+            Ok(())
+        })
     }
 }
 

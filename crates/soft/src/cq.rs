@@ -80,6 +80,13 @@ impl Lent {
         Some((&entry.wc, &entry.stamp))
     }
 
+    /// What was read last; None once there was none to be read.
+    #[inline]
+    pub fn current(&self) -> Option<(&Wc, &Stamp)> {
+        let entry = self.entries.get(self.read.wrapping_sub(1))?;
+        Some((&entry.wc, &entry.stamp))
+    }
+
     /// Whether something was lent that was not given back.
     #[inline]
     pub fn is_lent(&self) -> bool {
@@ -240,6 +247,9 @@ impl Cq {
     /// device is not driven, which who began to read has done. What is not read goes back by [`take_back`](Cq::take_back).
     pub fn lend(&self, lent: &mut Lent) -> Result<bool, Error> {
         self.context.inner().check()?;
+        // What was lent before is read: its place is for the queue's next.
+        lent.entries.clear();
+        lent.read = 0;
         if self.len.load(Ordering::Acquire) == 0 {
             let overrun = self.overrun.load(Ordering::Acquire);
             return if overrun { self.empty().map(|_| false) } else { Ok(false) };
@@ -252,9 +262,6 @@ impl Cq {
             }
             entries.lenders += 1;
         }
-        // What was lent before is read: its place is for the queue's next.
-        lent.entries.clear();
-        lent.read = 0;
         let entries = &mut *entries;
         if entries.queue.len() <= Lent::MOST {
             lent.entries.reserve(Lent::MOST.min(entries.cqe));

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use ironverbs_sys::copy;
 use ironverbs_sys::diag::Owner;
-use ironverbs_sys::moment;
 use ironverbs_sys::netlink::{self, Interface};
 use ironverbs_sys::process::{self, ForkGuard};
+use ironverbs_sys::{marks, moment};
 use ironverbs_transport::device::Instant;
 use ironverbs_wire::Gid;
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -74,7 +74,7 @@ pub(crate) struct Inner {
     pub(crate) clock: Clock,
     pub(crate) cookie: Cookie,
     pub(crate) gauge: Gauge,
-    pub(crate) regions: RwLock<Regions>,
+    pub(crate) regions: marks::Lock<Regions>,
     pub(crate) qps: RwLock<QpTable>,
     pub(crate) xrc: Domains,
     pub(crate) groups: Groups,
@@ -317,7 +317,7 @@ impl Inner {
             clock,
             cookie: Cookie::new(),
             gauge: Gauge::default(),
-            regions: RwLock::default(),
+            regions: marks::Lock::default(),
             qps: RwLock::default(),
             xrc: Domains::default(),
             groups: Groups::default(),

@@ -5,11 +5,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ironverbs_sys::marks;
 use ironverbs_transport::device::{
     self, Atomic, Carrier, OneSided, Piece, PullError, QpEvent, Queue, RecvWqe,
 };
 use ironverbs_transport::verbs::{Access, Bind, Fault, QpType, Sge, Wc};
-use parking_lot::{RwLock, RwLockReadGuard};
 
 use crate::direct::{Aim, Local, Remote, Thing};
 use crate::event::{AsyncEvent, EventSource};
@@ -49,8 +49,8 @@ pub(crate) struct Pull {
 
 /// The table of regions, locked when it is first asked for: most acknowledgements touch no memory.
 pub(crate) struct Held<'a> {
-    table: &'a RwLock<Regions>,
-    guard: OnceCell<RwLockReadGuard<'a, Regions>>,
+    table: &'a marks::Lock<Regions>,
+    guard: OnceCell<marks::ReadGuard<'a, Regions>>,
 }
 
 impl Deref for Held<'_> {

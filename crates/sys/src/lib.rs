@@ -3,6 +3,8 @@
 //! The modules are independent of each other; what they offer is safe wherever it can be. Errors
 //! are [`std::io::Error`], carrying the kernel's errno, unless an item says otherwise.
 
+pub mod barrier;
+pub mod biased;
 pub mod bpf;
 pub mod cancel;
 pub mod clock;
@@ -11,6 +13,7 @@ pub mod diag;
 pub mod errno;
 pub mod event;
 pub mod lock;
+pub mod marks;
 pub mod mem;
 pub mod moment;
 pub mod netlink;

@@ -1,7 +1,9 @@
-//! The instructions that a message costs in the transport, which no machine's noise touches.
+//! The instructions that a message costs in the transport, and a request or completion by each of the interfaces of
+//! libibverbs, which no machine's noise touches.
 
 use super::case::Case;
 use super::{Cases, seconds};
+use crate::pair::User;
 use crate::process::{Outcome, Program};
 use crate::tree;
 use std::fs;
@@ -14,6 +16,9 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     cases.always("build", seconds(1200), |case| {
         let build = ["build", "--release", "--package=ironverbs-benches", "--bin=hotpath"];
         case.run(&Program::new("cargo").args(build))?;
+        let (source, program) = (tree::root().join("benches/interfaces.c"), interfaces());
+        let gcc = Program::new("gcc").args(["-O2", "-Wall", "-o", &program]);
+        case.run(&gcc.arg(source.display()).arg("-libverbs"))?;
         built = true;
         Ok(())
     });
@@ -26,7 +31,10 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
             if !built {
                 return Err("not built".into());
             }
-            let now = (count(case, message, 2_000)? - count(case, message, 1_000)?) / 1_000.0;
+            let now = match message.split_once(' ') {
+                Some((_, function)) => by_interface(case, function)?,
+                None => (count(case, message, 2_000)? - count(case, message, 1_000)?) / 1_000.0,
+            };
             case.note(format!("{now:.0} instructions, {recorded:.0} recorded"));
             let change = now / recorded - 1.0;
             if change.abs() > TOLERANCE {
@@ -41,6 +49,29 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     Ok(())
 }
 
+/// Where the program of the interfaces is built to.
+fn interfaces() -> String {
+    tree::target().join("interfaces").display().to_string()
+}
+
+/// Instructions of a request or completion in that function of benches/interfaces.c, by the libraries that are staged.
+fn by_interface(case: &mut Case, function: &str) -> Outcome<f64> {
+    const BATCH: f64 = 64.0;
+    // Requests are posted twice in a turn, to be polled for in two ways.
+    let calls = if function.starts_with("post") { 2.0 } else { 1.0 };
+    let mut count = |turns: u32| {
+        let callgrind = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
+        let program = User::own()
+            .runs("valgrind")
+            .args(callgrind)
+            .args(["--collect-atstart=no", &format!("--toggle-collect={function}")])
+            .arg(interfaces())
+            .arg(turns);
+        collected(&case.run(&program)?)
+    };
+    Ok((count(8)? - count(4)?) / 4.0 / calls / BATCH)
+}
+
 /// Instructions of a run of so many messages.
 fn count(case: &mut Case, message: &str, rounds: u32) -> Outcome<f64> {
     let program = tree::target().join("release/hotpath");
@@ -51,6 +82,10 @@ fn count(case: &mut Case, message: &str, rounds: u32) -> Outcome<f64> {
             .arg(message)
             .arg(rounds),
     )?;
+    collected(&output)
+}
+
+fn collected(output: &str) -> Outcome<f64> {
     let collected = output.lines().find_map(|line| line.split_once("Collected :"));
     let count = collected.and_then(|(_, count)| count.trim().parse().ok());
     count.ok_or_else(|| "callgrind told no count".into())
