@@ -31,7 +31,7 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
             if !built {
                 return Err("not built".into());
             }
-            let now = match message.split_once(' ') {
+            let now = match message.split_once(':') {
                 Some((_, function)) => by_interface(case, function)?,
                 None => (count(case, message, 2_000)? - count(case, message, 1_000)?) / 1_000.0,
             };
@@ -57,19 +57,16 @@ fn interfaces() -> String {
 /// Instructions of a request or completion in that function of benches/interfaces.c, by the libraries that are staged.
 fn by_interface(case: &mut Case, function: &str) -> Outcome<f64> {
     const BATCH: f64 = 64.0;
+    const TURNS: u32 = 16;
     // Requests are posted twice in a turn, to be polled for in two ways.
     let calls = if function.starts_with("post") { 2.0 } else { 1.0 };
-    let mut count = |turns: u32| {
-        let callgrind = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
-        let program = User::own()
-            .runs("valgrind")
-            .args(callgrind)
-            .args(["--collect-atstart=no", &format!("--toggle-collect={function}")])
-            .arg(interfaces())
-            .arg(turns);
-        collected(&case.run(&program)?)
-    };
-    Ok((count(8)? - count(4)?) / 4.0 / calls / BATCH)
+    let program = User::own()
+        .runs("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .args(["--collect-atstart=no", &format!("--toggle-collect={function}")])
+        .arg(interfaces())
+        .arg(TURNS);
+    Ok(collected(&case.run(&program)?)? / (f64::from(TURNS) * calls * BATCH))
 }
 
 /// Instructions of a run of so many messages.
