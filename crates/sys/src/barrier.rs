@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU8, Ordering, compiler_fence, fence};
 use std::thread;
 use std::time::Duration;
 
+use crate::cancel;
+
 const UNKNOWN: u8 = 0;
 const YES: u8 = 1;
 const NO: u8 = 2;
@@ -46,6 +48,7 @@ pub fn heavy() {
     fence(Ordering::SeqCst);
     if !call(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
         // Forbidden since it was found to be there.
+        let _held = cancel::held();
         thread::sleep(LONG);
     }
     fence(Ordering::SeqCst);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use lock_api::RawMutex;
 
 use crate::moment::RawMoment;
-use crate::{barrier, marks};
+use crate::{barrier, cancel, marks};
 
 /// A mutex by [`RawBiased`].
 pub type Mutex<T> = lock_api::Mutex<RawBiased, T>;
@@ -146,7 +146,10 @@ impl RawBiased {
             offers += 1;
             match offers {
                 ..OFFERS => thread::yield_now(),
-                _ => thread::sleep(PAUSE),
+                _ => {
+                    let _held = cancel::held();
+                    thread::sleep(PAUSE);
+                }
             }
         }
     }

@@ -16,7 +16,7 @@ use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 use std::time::Duration;
 
-use crate::barrier;
+use crate::{barrier, cancel};
 
 /// The rules.
 pub mod protocol {
@@ -212,7 +212,10 @@ pub fn wait(name: usize) {
         match looks {
             ..LOOKS => std::hint::spin_loop(),
             LOOKS..MORE => thread::yield_now(),
-            _ => thread::sleep(PAUSE),
+            _ => {
+                let _held = cancel::held();
+                thread::sleep(PAUSE);
+            }
         }
     }
 }
