@@ -38,6 +38,7 @@ pub(crate) const QPERF: Tool = tool("qperf", "qperf");
 pub(crate) const VERBS_HEADERS: Tool = tool("libibverbs-dev", "/usr/include/infiniband/verbs.h");
 pub(crate) const CM_HEADERS: Tool = tool("librdmacm-dev", "/usr/include/rdma/rdma_cma.h");
 pub(crate) const MAD_HEADERS: Tool = tool("libibmad-dev", "/usr/include/infiniband/mad.h");
+pub(crate) const UMAD_HEADERS: Tool = tool("libibumad-dev", "/usr/include/infiniband/umad.h");
 pub(crate) const TSHARK: Tool = tool("tshark", "tshark");
 pub(crate) const IPROUTE: Tool = tool("iproute2", "ip");
 pub(crate) const ETHTOOL: Tool = tool("ethtool", "ethtool");

@@ -301,6 +301,8 @@ const STEPS: [Step; 21] = [
         needs: &[
             tools::CC,
             tools::VERBS_HEADERS,
+            tools::CM_HEADERS,
+            tools::UMAD_HEADERS,
             tools::IBVERBS_UTILS,
             tools::RDMACM_UTILS,
             tools::PERFTEST,
