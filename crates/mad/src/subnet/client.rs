@@ -60,12 +60,10 @@ impl SaQuery {
         SaQuery { method: method::GET, attribute: 0x35, mask, record }
     }
 
-    /// The paths from a port to all others.
-    pub fn paths_from(source: &Gid) -> SaQuery {
-        let mut record = vec![0; 64];
-        record[24..40].copy_from_slice(&source.0);
-        record[49] = 1;
-        SaQuery { method: method::GET_TABLE, attribute: 0x35, mask: 1 << 3 | 1 << 12, record }
+    /// All nodes. (Paths from a port do not tell whom there is: opensm takes the number of paths asked for as that to all
+    /// ports together.)
+    pub fn nodes() -> SaQuery {
+        SaQuery { method: method::GET_TABLE, attribute: 0x11, mask: 0, record: vec![0; 108] }
     }
 
     /// All multicast groups.
@@ -223,6 +221,14 @@ impl SaMember {
         };
         (member.mlid >= 0xc000 && member.mlid != 0xffff).then_some(member)
     }
+}
+
+/// The GID of the port in a NodeRecord (IBA 15.2.5.2) of the subnet that `own` is of; None: it is too short, or of no port.
+pub fn port_gid(own: &Gid, record: &[u8]) -> Option<Gid> {
+    let guid = record.get(24..32)?;
+    let mut gid = *own;
+    gid.0[8..].copy_from_slice(guid);
+    (guid != [0; 8]).then_some(gid)
 }
 
 /// The trap and the GID of a notice of the administrator's, 64 to 67 (IBA 14.2.5.1); None: the MAD is no such report.

@@ -21,7 +21,9 @@ mod reports;
 mod sweep;
 
 pub use cache::PathCache;
-pub use client::{QueryId, SaClient, SaError, SaMember, SaPath, SaQuery, SaResult, notice};
+pub use client::{
+    QueryId, SaClient, SaError, SaMember, SaPath, SaQuery, SaResult, notice, port_gid,
+};
 pub use db::{Node, NodeKind};
 pub use manager::{Role, SmConfig, SmCounters, SubnetManager};
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use ironverbs_mad::subnet::{
-    PathCache, QueryId, SaClient, SaError, SaMember, SaPath, SaQuery, SaResult,
+    PathCache, QueryId, SaClient, SaError, SaMember, SaPath, SaQuery, SaResult, port_gid,
 };
 use ironverbs_transport::device::Instant;
 use ironverbs_transport::verbs::AhAttr;
@@ -108,8 +108,9 @@ enum Waiter {
     Ask(Arc<Ask>),
     /// An id whose route is resolved.
     Route(Weak<CmId>),
-    /// The GIDs and groups that there are, to compare.
-    Gids,
+    /// The GIDs that there are, to compare; whose prefix they have.
+    Gids(Gid),
+    /// The groups that there are, to compare.
     Groups,
     /// The steward's subscription.
     Inform,
@@ -206,7 +207,7 @@ impl State {
     fn fetch(&mut self, host: &Inner) {
         let own = own_gid(host);
         if let (true, Some(own)) = (host.fabric.is_watching(), own) {
-            self.ask(host, SaQuery::paths_from(&own), PATIENCE, Waiter::Gids);
+            self.ask(host, SaQuery::nodes(), PATIENCE, Waiter::Gids(own));
             self.ask(host, SaQuery::groups(), PATIENCE, Waiter::Groups);
         }
     }
@@ -488,11 +489,11 @@ impl State {
                 }
                 sa.later.lock().push_back(Later::Routed(id, path));
             }
-            Waiter::Gids => {
+            Waiter::Gids(own) => {
                 let Ok(records) = result else { return };
-                let paths = records.iter().filter_map(|record| SaPath::parse(record));
+                let gids = records.iter().filter_map(|record| port_gid(&own, record));
                 // Of this host other things tell.
-                let gids = paths.map(|path| path.dgid).filter(|gid| !host.is_local(gid)).collect();
+                let gids = gids.filter(|gid| !host.is_local(gid)).collect();
                 sa.later.lock().extend(State::compare(&mut self.gids, gids, OF_GIDS));
             }
             Waiter::Groups => {
