@@ -444,6 +444,89 @@ static void cancelled_in_a_wait(void)
 	EQUAL(rdma_destroy_id(listening), 0);
 }
 
+/* Three processes besides the test: a server that is stopped, a client that asks it and is killed, and one that stays and
+ * buries the client. Nobody is there for the server's answer, and it is told so at once. */
+static void serve_the_dead(int ports, int ready)
+{
+	struct end server = listener(RDMA_PS_TCP);
+	uint16_t port = rdma_get_src_port(server.id);
+	EQUAL(write(ports, &port, sizeof port), sizeof port);
+	char byte;
+	EQUAL(read(ready, &byte, 1), 1);
+	struct rdma_cm_event *event = next(&server, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
+	struct rdma_cm_id *id = event->id;
+	EQUAL(rdma_ack_cm_event(event), 0);
+	with_qp(id, IBV_QPT_RC);
+	struct rdma_conn_param param = { .retry_count = 7 };
+	/* That it is gone may be known here already. */
+	if (rdma_accept(id, &param))
+		exit(0);
+	struct pollfd fd = { .fd = server.channel->fd, .events = POLLIN };
+	EQUAL(poll(&fd, 1, 3000), 1);
+	EQUAL(rdma_get_cm_event(server.channel, &event), 0);
+	CHECK(event->id == id && event->event != RDMA_CM_EVENT_ESTABLISHED);
+	exit(0);
+}
+
+static void ask_and_wait(int ports, int asked)
+{
+	uint16_t port;
+	EQUAL(read(ports, &port, sizeof port), sizeof port);
+	struct end client = end_of(RDMA_PS_TCP);
+	resolve(&client, port);
+	with_qp(client.id, IBV_QPT_RC);
+	/* Not before the server is stopped. */
+	char byte;
+	EQUAL(read(ports, &byte, 1), 1);
+	EQUAL(rdma_connect(client.id, NULL), 0);
+	EQUAL(write(asked, "", 1), 1);
+	pause();
+}
+
+static void stay(int ready)
+{
+	CHECK(open_first());
+	EQUAL(write(ready, "", 1), 1);
+	pause();
+}
+
+static void a_client_that_is_gone(void)
+{
+	int to_server[2], from_server[2], to_client[2], said[2], status;
+	char byte;
+	EQUAL(pipe(to_server), 0);
+	EQUAL(pipe(from_server), 0);
+	EQUAL(pipe(to_client), 0);
+	EQUAL(pipe(said), 0);
+	pid_t server = fork();
+	if (!server)
+		serve_the_dead(from_server[1], to_server[0]);
+	pid_t other = fork();
+	if (!other)
+		stay(said[1]);
+	EQUAL(read(said[0], &byte, 1), 1);
+	pid_t client = fork();
+	if (!client)
+		ask_and_wait(to_client[0], said[1]);
+	uint16_t port;
+	EQUAL(read(from_server[0], &port, sizeof port), sizeof port);
+	EQUAL(write(to_client[1], &port, sizeof port), sizeof port);
+	pause_ms(100);
+	EQUAL(kill(server, SIGSTOP), 0);
+	EQUAL(waitpid(server, &status, WUNTRACED), server);
+	EQUAL(write(to_client[1], "", 1), 1);
+	EQUAL(read(said[0], &byte, 1), 1);
+	EQUAL(kill(client, SIGKILL), 0);
+	EQUAL(waitpid(client, &status, 0), client);
+	pause_ms(300);
+	EQUAL(kill(server, SIGCONT), 0);
+	EQUAL(write(to_server[1], "", 1), 1);
+	EQUAL(waitpid(server, &status, 0), server);
+	EQUAL(status, 0);
+	EQUAL(kill(other, SIGKILL), 0);
+	EQUAL(waitpid(other, &status, 0), other);
+}
+
 static void noted(int signal)
 {
 	(void)signal;
@@ -493,6 +576,7 @@ static const struct test tests[] = {
 	TEST(refusal_of_options),
 	TEST(cancelled_in_a_wait),
 	TEST(a_signal_in_a_wait),
+	TEST(a_client_that_is_gone),
 	TEST(a_thousand_rounds),
 };
 MAIN(tests)

@@ -61,6 +61,7 @@ ironverbs_capi_ibverbs_tests::programs! {
         refusal_of_options
         cancelled_in_a_wait
         a_signal_in_a_wait
+        a_client_that_is_gone
         a_thousand_rounds
     }
     gids {

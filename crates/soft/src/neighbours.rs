@@ -272,7 +272,8 @@ impl Inner {
         }
     }
 
-    /// Takes what has come by lanes, the beginnings of records by way of `head`. Whether there was anything.
+    /// Takes what has come by lanes, the beginnings of records by way of `head`. Whether there was anything,
+    /// or may have been: another thread has the lanes for a moment, as it looks whether it may sleep.
     pub(crate) fn take_records(
         &self,
         head: &mut [u8; HEAD],
@@ -280,7 +281,7 @@ impl Inner {
     ) -> bool {
         let Some(lanes) = self.lanes() else { return false };
         let mut any = false;
-        lanes.for_each_inbound(&mut |inbound: &mut Inbound| {
+        let looked = lanes.for_each_inbound(&mut |inbound: &mut Inbound| {
             for _ in 0..TURN {
                 // A lane that broke is taken away by its keeper.
                 let Ok(Some(record)) = inbound.consumer.next() else { break };
@@ -303,7 +304,7 @@ impl Inner {
                 inbound.consumer.release();
             }
         });
-        any
+        any || !looked
     }
 
     /// Tells a process that packets to `qpn` are not taken here.

@@ -175,6 +175,9 @@ impl Inner {
             if !self.round(&mut engine, false) {
                 return;
             }
+            drop(engine);
+            // Who has the lanes meanwhile may need this very core.
+            thread::yield_now();
         }
     }
 

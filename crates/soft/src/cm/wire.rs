@@ -174,7 +174,11 @@ pub(super) fn hand_again(host: &Inner) {
 
 fn addressee(host: &Inner, registry: &Registry, dst: &Gid, mad: &Mad) -> For {
     let slot = match destination(mad) {
-        Destination::CommId(id) => Some(ironverbs_mad::slot_of(id, SLOT_BITS) as u16),
+        Destination::CommId(id) => {
+            let slot = ironverbs_mad::slot_of(id, SLOT_BITS) as u16;
+            // For a process that is gone any other answers: it knows no such connection, and says so.
+            Some(if registry.has_tenant(slot) { slot } else { registry.slot() })
+        }
         // Who refuses where nobody listens, and nobody did, does not matter.
         Destination::ServiceId(service) => {
             let address = Gid::from_ip(host.ip_of(dst));

@@ -214,9 +214,14 @@ fn a_request_half_received_is_flushed(f: &Fabric) {
     f.until("some packets", || y.counters().rx_bytes >= 10_240);
     if b.poll().is_empty() {
         move_to(&y, QpState::Err);
-        assert_eq!(outcomes(&f.completions(&b, 1)), [(1, WcStatus::WrFlushErr)]);
+        let received = outcomes(&f.completions(&b, 1));
+        // On a real path the rest may have come meanwhile, which is taken first.
+        let whole = received == [(1, WcStatus::Success)];
+        assert!(whole && f.network().is_none() || received == [(1, WcStatus::WrFlushErr)]);
         move_to(&x, QpState::Err);
-        assert_eq!(outcomes(&f.completions(&a, 1)), [(1, WcStatus::WrFlushErr)]);
+        let sent = outcomes(&f.completions(&a, 1));
+        let acknowledged = sent == [(1, WcStatus::Success)];
+        assert!(whole && acknowledged || sent == [(1, WcStatus::WrFlushErr)]);
         f.nothing_more(&[&a, &b]);
     } else {
         // On a real path all of it may come at once.
