@@ -65,7 +65,7 @@ const SECTIONS: [(&str, &str, &str); 5] = [
     (
         "newer",
         "Newer than version 44",
-        "Names that libibverbs got later, for programs that look for them. Not there: completion counters (`IBVERBS_1.18`).\n",
+        "Names that libibverbs got later, for programs that look for them. On a device of the kernel all fail.\n",
     ),
     ("ironverbs", "Names of our own", ""),
     (

@@ -119,6 +119,25 @@ ironverbs_capi_ibverbs_tests::programs! {
         parent_domains
         domains_asked_wrongly
     }
+    counters {
+        by_operation
+        by_operation_by_wire
+        by_bytes
+        by_bytes_by_wire
+        errors_and_flushes
+        errors_and_flushes_by_wire
+        reads_refused
+        reads_refused_by_wire
+        instead_of_completions
+        instead_of_completions_by_wire
+        who_is_attached
+        datagrams
+        unreliable_and_shared
+        of_another_process
+        of_another_process_by_wire
+        values
+        asked_wrongly
+    }
     newer {
         buffers
         regions_by_one_call

@@ -15,7 +15,7 @@ use crate::fail::{self, Failure, Outcome};
 use crate::host::host;
 use crate::objects::{self, Child, ContextId, ContextView, Device, DeviceView, PdExtra, View};
 use crate::pool::Object;
-use crate::{driver, events, import, newer, ops, subnet};
+use crate::{comp_cntr, driver, events, import, newer, ops, subnet};
 
 /// A device's C structure lives as long as the process: programs keep pointers to it after they
 /// freed the list, and see the same pointer in the next list.
@@ -236,6 +236,7 @@ fn forget_children(id: ContextId) {
         events::acknowledge_all(view, soft::EventSource::Qp);
         Ok(())
     });
+    end_all::<comp_cntr::ibv_comp_cntr>(id, |_| Ok(()));
     end_all::<ibv_srq>(id, |view| {
         events::acknowledge_all(view, soft::EventSource::Srq);
         Ok(())
@@ -267,6 +268,7 @@ pub(crate) fn end_children(id: ContextId) {
         view.inner.detach_all_mcast();
         view.inner.destroy()
     });
+    end_all::<comp_cntr::ibv_comp_cntr>(id, |view| view.inner.destroy());
     end_all::<ibv_srq>(id, |view| {
         events::acknowledge_all(view, soft::EventSource::Srq);
         view.inner.destroy()

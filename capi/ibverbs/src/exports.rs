@@ -3,8 +3,8 @@
 
 use crate::symver::{export_functions, export_object};
 use crate::{
-    cm, device, dispatch, driver, ibmad, import, kern, misc, newer, old, rate, strings, subnet,
-    sysfs, umad,
+    cm, comp_cntr, device, dispatch, driver, ibmad, import, kern, misc, newer, old, rate, strings,
+    subnet, sysfs, umad,
 };
 
 export_functions! { "IBVERBS_1.0", current:
@@ -181,6 +181,20 @@ export_functions! { "IBVERBS_1.17", current:
     ibv_reg_buf_mr => newer::reg_buf_mr,
 }
 
+export_functions! { "IBVERBS_1.18", current:
+    _ibv_query_comp_cntr_caps => comp_cntr::query_comp_cntr_caps,
+    ibv_create_comp_cntr => comp_cntr::create_comp_cntr,
+    ibv_destroy_comp_cntr => comp_cntr::destroy_comp_cntr,
+    ibv_export_buf_dmabuf_fd => newer::export_buf_dmabuf_fd,
+    ibv_inc_comp_cntr => comp_cntr::inc_comp_cntr,
+    ibv_inc_err_comp_cntr => comp_cntr::inc_err_comp_cntr,
+    ibv_qp_attach_comp_cntr => comp_cntr::qp_attach_comp_cntr,
+    ibv_read_comp_cntr => comp_cntr::read_comp_cntr,
+    ibv_read_err_comp_cntr => comp_cntr::read_err_comp_cntr,
+    ibv_set_comp_cntr => comp_cntr::set_comp_cntr,
+    ibv_set_err_comp_cntr => comp_cntr::set_err_comp_cntr,
+}
+
 export_functions! { "IBVERBS_PRIVATE_34", current:
     __ioctl_final_num_attrs => driver::ioctl_final_num_attrs,
     __verbs_log => driver::verbs_log,
@@ -291,12 +305,15 @@ export_functions! { "IRONVERBS_1", current:
     ironverbs_rdma_listen => cm::listen,
     ironverbs_rdma_migrate_id => cm::migrate_id,
     ironverbs_rdma_notify => cm::notify,
+    ironverbs_rdma_query_addrinfo => cm::query_addrinfo,
     ironverbs_rdma_reject => cm::reject,
     ironverbs_rdma_reject_ece => cm::reject_ece,
     ironverbs_rdma_resolve_addr => cm::resolve_addr,
+    ironverbs_rdma_resolve_addrinfo => cm::resolve_addrinfo,
     ironverbs_rdma_resolve_route => cm::resolve_route,
     ironverbs_rdma_set_local_ece => cm::set_local_ece,
     ironverbs_rdma_set_option => cm::set_option,
+    ironverbs_rdma_write_cm_event => cm::write_cm_event,
     ironverbs_rdmacm_announce => cm::announce,
 }
 

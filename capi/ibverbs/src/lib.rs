@@ -11,6 +11,7 @@
 mod abi;
 mod ah;
 mod cm;
+mod comp_cntr;
 mod convert;
 mod cq;
 mod cq_ex;

@@ -234,6 +234,13 @@ pub(crate) extern "C" fn dealloc_dmah(_: *mut c_void) -> c_int {
     fail::status("ibv_dealloc_dmah", || Err(Failure::Unsupported { what: "a DMA handle" }))
 }
 
+/// ibv_export_buf_dmabuf_fd(3): the memory of our buffers is no dma-buf.
+pub(crate) extern "C" fn export_buf_dmabuf_fd(_: *mut ibv_buf) -> c_int {
+    fail::number("ibv_export_buf_dmabuf_fd", || {
+        Err(Failure::Unsupported { what: "a buffer as a dma-buf" })
+    })
+}
+
 /// ibv_dm_export_dmabuf_fd(3): device memory of ours is no dma-buf.
 pub(crate) extern "C" fn dm_export_dmabuf_fd(_: *mut ibv_dm) -> c_int {
     fail::number("ibv_dm_export_dmabuf_fd", || {

@@ -1,4 +1,6 @@
 /* Devices, channels, ids and addresses: what needs no peer. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include "../../ibverbs-tests/c/harness.h"
 #include <netdb.h>
 #include <rdma/rdma_cma.h>
@@ -244,6 +246,35 @@ static void endpoints(void)
 	rdma_destroy_ep(listening);
 }
 
+/* Of librdmacm after version 44: there, and refused. */
+static void newer_names(void)
+{
+	struct rdma_cm_id *id;
+	EQUAL(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP), 0);
+	struct rdma_addrinfo *info = NULL;
+	int (*query)(struct rdma_cm_id *, struct rdma_addrinfo **) = dlvsym(RTLD_DEFAULT, "rdma_query_addrinfo", "RDMACM_1.4");
+	int (*resolve)(struct rdma_cm_id *, const char *, const char *, const struct rdma_addrinfo *) =
+		dlvsym(RTLD_DEFAULT, "rdma_resolve_addrinfo", "RDMACM_1.4");
+	int (*write_event)(struct rdma_cm_id *, int, int, uint64_t) = dlvsym(RTLD_DEFAULT, "rdma_write_cm_event", "RDMACM_1.4");
+	int (*create)(int) = dlvsym(RTLD_DEFAULT, "repoll_create", "RDMACM_1.5");
+	int (*control)(int, int, int, void *) = dlvsym(RTLD_DEFAULT, "repoll_ctl", "RDMACM_1.5");
+	int (*wait)(int, void *, int, int) = dlvsym(RTLD_DEFAULT, "repoll_wait", "RDMACM_1.5");
+	CHECK(query && resolve && write_event && create && control && wait);
+	errno = 0;
+	CHECK(query(id, &info) == -1 && errno == EOPNOTSUPP && !info);
+	errno = 0;
+	CHECK(resolve(id, "127.0.0.1", "1", NULL) == -1 && errno == EOPNOTSUPP);
+	errno = 0;
+	CHECK(write_event(id, 16, 0, 7) == -1 && errno == EOPNOTSUPP);
+	errno = 0;
+	CHECK(create(0) == -1 && errno == ENOSYS);
+	errno = 0;
+	CHECK(control(0, 0, 0, NULL) == -1 && errno == ENOSYS);
+	errno = 0;
+	CHECK(wait(0, NULL, 1, 0) == -1 && errno == ENOSYS);
+	EQUAL(rdma_destroy_id(id), 0);
+}
+
 static const struct test tests[] = {
 	TEST(no_device),
 	TEST(devices_are_shared_with_ids),
@@ -255,5 +286,6 @@ static const struct test tests[] = {
 	TEST(names_to_addresses),
 	TEST(names_of_events),
 	TEST(endpoints),
+	TEST(newer_names),
 };
 MAIN(tests)

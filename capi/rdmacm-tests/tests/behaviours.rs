@@ -37,6 +37,7 @@ ironverbs_capi_ibverbs_tests::programs! {
         names_to_addresses
         names_of_events
         endpoints
+        newer_names
     }
     wrong {
         nothing_given

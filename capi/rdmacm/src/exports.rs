@@ -90,3 +90,16 @@ forward! { "RDMACM_1.3", missing_number:
     rdma_reject_ece,
     rdma_set_local_ece,
 }
+
+forward! { "RDMACM_1.4", missing_number:
+    rdma_query_addrinfo,
+    rdma_resolve_addrinfo,
+    rdma_write_cm_event,
+}
+
+// They wait for sockets over RDMA.
+refuse! { "RDMACM_1.5":
+    repoll_create,
+    repoll_ctl,
+    repoll_wait,
+}

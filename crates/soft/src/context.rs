@@ -38,6 +38,8 @@ pub(crate) mod limits {
     pub(crate) const FLOW_SPECS: usize = 16;
     /// Objects of counters, and values of one.
     pub(crate) const COUNTERS: u32 = 256;
+    /// Counters of completions.
+    pub(crate) const COMP_CNTR: u32 = 65_536;
     /// Bytes of device memory in a process.
     pub(crate) const DM: u64 = 16 << 20;
     /// As many groups as a socket can join by default (`net.ipv4.igmp_max_memberships`).

@@ -8,6 +8,7 @@
 mod ah;
 mod channel;
 pub mod cm;
+mod comp_cntr;
 pub mod config;
 mod context;
 mod counters;
@@ -46,6 +47,7 @@ mod xrcd;
 
 pub use ah::Ah;
 pub use channel::Channel;
+pub use comp_cntr::{CompCntr, CompCntrCaps, CompCntrUnit};
 pub use config::{Config, ConfigError};
 pub use context::{Context, DeviceAttr, GidEntry, GidKind, LinkLayer, PortAttr, PortState};
 pub use counters::HostCounters;

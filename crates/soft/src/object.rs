@@ -46,6 +46,7 @@ pub(crate) struct Quotas {
     pub(crate) rwq_table: Arc<Quota>,
     pub(crate) flow: Arc<Quota>,
     pub(crate) counters: Arc<Quota>,
+    pub(crate) comp_cntr: Arc<Quota>,
 }
 
 impl Default for Quotas {
@@ -62,6 +63,7 @@ impl Default for Quotas {
             rwq_table: Quota::new("table of work queues", limits::WQ),
             flow: Quota::new("flow", limits::FLOW),
             counters: Quota::new("counters object", limits::COUNTERS),
+            comp_cntr: Quota::new("completion counter", limits::COMP_CNTR),
         }
     }
 }

@@ -14,6 +14,7 @@ use ironverbs_transport::qp::{self as transport, Counters, Output, Payload, Post
 use ironverbs_transport::verbs::{Access, AttrMask, QpAttr, QpCap, QpState, QpType, SendWr, Sge};
 use ironverbs_wire::{Packet, Path};
 
+use crate::comp_cntr::{self, Counting};
 use crate::context::{check_port, limits};
 use crate::cq::Reads;
 use crate::direct::table::{QpLine, line_of_qp};
@@ -47,6 +48,7 @@ pub struct Qp {
     xrcd: Option<Arc<Xrcd>>,
     opened: Opened,
     pub(crate) attachments: Attachments,
+    pub(crate) counting: Counting,
     /// Copy of the access attribute, read on every remote access.
     access: AtomicU32,
     /// Send requests since RESET whose completions, or later ones, the program has read.
@@ -207,6 +209,7 @@ impl Qp {
             xrcd: xrcd.cloned(),
             opened: Opened::default(),
             attachments: Attachments::default(),
+            counting: Counting::default(),
             access: AtomicU32::new(0),
             read,
             sender,
@@ -324,7 +327,36 @@ impl Qp {
     /// Places of the send queue that are the program's.
     fn room(&self, state: &State) -> usize {
         let taken = state.posted.saturating_sub(self.read.load(Ordering::Acquire));
+        match (self.cap.max_send_wr as usize).saturating_sub(taken as usize) {
+            0 => self.room_of_counted(state),
+            room => room,
+        }
+    }
+
+    /// The same, where no completion tells the program what a counter does.
+    #[cold]
+    fn room_of_counted(&self, state: &State) -> usize {
+        let read = self.read.load(Ordering::Acquire);
+        let Some(ended) = state.transport.ended_unseen(read) else { return 0 };
+        // A completion that is read at this moment says less; the next who asks for room finds out.
+        let read = self.read.fetch_max(ended, Ordering::AcqRel).max(ended);
+        let taken = state.posted.saturating_sub(read);
         (self.cap.max_send_wr as usize).saturating_sub(taken as usize)
+    }
+
+    /// Has operations counted as `attach` says, if the state allows it.
+    pub(crate) fn begin_counting(
+        &self,
+        attach: impl FnOnce(&Counting) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        if state.gone {
+            return Err(Error::Stale { what: "queue pair" });
+        }
+        comp_cntr::check_state(state.transport.state())?;
+        attach(&self.counting)?;
+        state.transport.watch();
+        Ok(())
     }
 
     /// Whether completions of it go there.
@@ -428,7 +460,7 @@ impl Qp {
         let Some(table) = self.host().table.get() else { return false };
         let index = line_of_qp(self.qpn);
         let told = match (&state.link, state.transport.accepts()) {
-            (Link::Lane(lane), Some(accepts)) if !state.gone => {
+            (Link::Lane(lane), Some(accepts)) if !state.gone && !self.counting.needs_packets() => {
                 let peer = lane.peer();
                 let line = QpLine {
                     pd: self.pd.handle(),
@@ -794,6 +826,7 @@ impl Qp {
             state.transport.revoke_references(&mut Surroundings::of(self));
             state.gone = true;
             self.tell(&mut state);
+            self.counting.end();
             if state.unpublished {
                 host.unpublished.forget(self);
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ironverbs_sys::marks;
 use ironverbs_transport::device::{
-    self, Atomic, Carrier, OneSided, Piece, PullError, QpEvent, Queue, RecvWqe,
+    self, Atomic, Carrier, OneSided, Operation, Piece, PullError, QpEvent, Queue, RecvWqe,
 };
 use ironverbs_transport::verbs::{Access, Bind, Fault, QpType, Sge, Wc};
 
@@ -271,6 +271,10 @@ impl device::Device for Surroundings<'_> {
             }
             Queue::Recv => self.qp.recv_cq().complete(wc, None),
         }
+    }
+
+    fn ended(&mut self, operation: Operation, bytes: Option<u64>) {
+        self.qp.counting.ended(operation, bytes);
     }
 
     fn event(&mut self, event: QpEvent) {

@@ -28,6 +28,35 @@ pub enum Queue {
     Recv,
 }
 
+/// What is counted of a QP (`enum ibv_qp_attach_comp_cntr_op`, by the numbers of its bits).
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// SENDs of this side.
+    Send = 0,
+    /// Receives, of SENDs and of immediate data.
+    Recv = 1,
+    /// RDMA READs of this side.
+    Read = 2,
+    /// RDMA READs of the peer.
+    RemoteRead = 3,
+    /// RDMA WRITEs of this side, with immediate data or without.
+    Write = 4,
+    /// RDMA WRITEs of the peer, with immediate data or without.
+    RemoteWrite = 5,
+}
+
+impl Operation {
+    /// Every one, in the order of their numbers.
+    pub const ALL: [Operation; 6] = [
+        Operation::Send,
+        Operation::Recv,
+        Operation::Read,
+        Operation::RemoteRead,
+        Operation::Write,
+        Operation::RemoteWrite,
+    ];
+}
+
 /// Asynchronous events of a QP (`enum ibv_event_type`).
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum QpEvent {
@@ -220,6 +249,11 @@ pub trait Device {
 
     /// Adds a completion. One of a receive whose SRQ is gone meanwhile goes with it.
     fn complete(&mut self, queue: Queue, wc: Wc);
+    /// An operation of a QP that is [watched](crate::qp::Qp::watch) has ended, visibly or not: with success, having
+    /// moved so many bytes, or (None) with an error. Told before its completion is added.
+    fn ended(&mut self, operation: Operation, bytes: Option<u64>) {
+        let _ = (operation, bytes);
+    }
     /// Raises an asynchronous event.
     fn event(&mut self, event: QpEvent);
 }

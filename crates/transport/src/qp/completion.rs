@@ -12,6 +12,9 @@ impl Qp {
     pub(super) fn complete_send<D: Device + ?Sized>(&mut self, dev: &mut D) {
         let Some(wqe) = self.sends.pop() else { return };
         self.counters.tx_messages += 1;
+        if self.watch.is_on() {
+            self.tell_sent(&wqe, true, dev);
+        }
         if self.config.sq_sig_all || wqe.wr.flags.contains(SendFlags::SIGNALED) {
             let byte_len = if wqe.fetches() { wqe.len as u32 } else { 0 };
             let wc = self.send_wc(&wqe, WcStatus::Success, VendorErr::None);
@@ -30,6 +33,9 @@ impl Qp {
     ) {
         self.revoke_references(dev);
         let Some(wqe) = self.sends.pop() else { return };
+        if self.watch.is_on() {
+            self.tell_sent(&wqe, false, dev);
+        }
         let wc = self.send_wc(&wqe, status, why);
         dev.covers(self.sends.head());
         dev.complete(Queue::Send, wc);
@@ -50,6 +56,9 @@ impl Qp {
             return;
         }
         while let Some(wqe) = self.sends.pop() {
+            if self.watch.is_on() {
+                self.tell_sent(&wqe, false, dev);
+            }
             let wc = self.send_wc(&wqe, WcStatus::WrFlushErr, VendorErr::Flushed);
             dev.covers(self.sends.head());
             dev.complete(Queue::Send, wc);
@@ -68,6 +77,9 @@ impl Qp {
     /// Completes the receive in hand; `wc` has what the message brought.
     pub(super) fn complete_receive<D: Device + ?Sized>(&mut self, wc: Wc, dev: &mut D) {
         if let Some(wr_id) = self.receives.finish() {
+            if self.watch.is_on() {
+                self.tell_received(&wc, dev);
+            }
             dev.complete(Queue::Recv, Wc { wr_id, ..wc });
         }
     }

@@ -6,7 +6,7 @@ use super::completion::local;
 use super::reference::Body;
 use super::requester::MAX_MESSAGE;
 use super::{Qp, sg};
-use crate::device::Device;
+use crate::device::{Device, Operation};
 use crate::verbs::{Access, Fault, VendorErr, Wc, WcFlags, WcOpcode, WcStatus};
 
 /// The message in progress.
@@ -171,6 +171,9 @@ impl Qp {
             return Ok(false);
         }
         self.responder.message = Message::None;
+        if self.watch.is_on() {
+            dev.ended(Operation::RemoteWrite, Some(len.into()));
+        }
         if packet.op.has_imm() {
             let wc = self.received_wc(packet, WcOpcode::RecvWriteWithImm, len);
             self.complete_receive(wc, dev);

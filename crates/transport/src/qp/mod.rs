@@ -28,6 +28,7 @@ mod short;
 mod timers;
 mod transition;
 mod ud;
+mod watch;
 mod window;
 
 use ironverbs_wire::{Mtu, Packet, Path, Service};
@@ -43,6 +44,7 @@ use self::reference::Body;
 use self::requester::Requester;
 use self::responder::Responder;
 use self::send_queue::SendQueue;
+use self::watch::Watch;
 use crate::device::{Device, Instant, QpEvent, Sink};
 use crate::verbs::{QpAttr, QpCap, QpState, QpType, VendorErr, WcStatus};
 
@@ -112,6 +114,7 @@ pub struct Qp {
     held: bool,
     /// See [`Qp::uses_locals`].
     uses_locals: bool,
+    watch: Watch,
     sends: SendQueue,
     receives: RecvQueue,
     requester: Requester,
@@ -130,6 +133,7 @@ impl Qp {
             mtu: PacketSize::default(),
             held: false,
             uses_locals: false,
+            watch: Watch::default(),
             sends: SendQueue::new(&config.cap),
             receives: RecvQueue::new(&config.cap, config.srq || config.qp_type == QpType::XrcRecv),
             requester: Requester::default(),

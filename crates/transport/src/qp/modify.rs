@@ -133,6 +133,7 @@ impl Qp {
 
     fn reset(&mut self) {
         self.sends.clear();
+        self.watch.reset();
         self.receives.clear();
         self.requester = Requester::default();
         self.responder = Responder::default();

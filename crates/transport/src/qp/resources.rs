@@ -61,6 +61,16 @@ impl Resource {
         self.next < self.end
     }
 
+    /// Whether all of it has been sent once.
+    pub(super) fn is_answered(&self) -> bool {
+        self.answered
+    }
+
+    /// Whether the packet that is next is the last of its first answer.
+    pub(super) fn ends(&self) -> bool {
+        !self.answered && self.next.plus(1) == self.first.plus(self.packets)
+    }
+
     fn contains(&self, seq: Seq) -> bool {
         self.first <= seq && seq < self.first.plus(self.packets)
     }

@@ -115,7 +115,12 @@ impl Qp {
             match self.carry_out(packet, body, dev) {
                 Ok(()) if packet.bth.ack_req => self.acknowledge_all(),
                 Ok(()) => {}
-                Err(refusal) => self.refuse(refusal, dev),
+                Err(refusal) => {
+                    if self.watch.is_on() {
+                        self.tell_refused(packet.op, refusal, dev);
+                    }
+                    self.refuse(refusal, dev);
+                }
             }
         }
     }

@@ -43,6 +43,9 @@ impl Qp {
             match sent {
                 Ok(true) => {
                     self.responder.resources.sent();
+                    if self.watch.is_on() {
+                        self.tell_answered(&resource, dev);
+                    }
                     // A response acknowledges all up to itself.
                     self.responder.ack = self.responder.ack.filter(|&ack| ack > resource.next);
                 }
@@ -50,6 +53,9 @@ impl Qp {
                 Err(refusal) => {
                     // The region was deregistered meanwhile: the rest of the READ is refused.
                     self.responder.resources.abandon();
+                    if self.watch.is_on() && !resource.is_answered() {
+                        self.tell_refused(Op::ReadRequest, refusal, dev);
+                    }
                     let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
                     let reason = refusal.reason();
                     self.responder.nak = Some(Nak { seq: resource.next, syndrome, reason });

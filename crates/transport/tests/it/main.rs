@@ -15,4 +15,5 @@ mod responder;
 mod short;
 mod states;
 mod support;
+mod watched;
 mod xrc;

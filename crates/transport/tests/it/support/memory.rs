@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use ironverbs_transport::device::{
-    Atomic, Carrier, Device, OneSided, Piece, PullError, QpEvent, Queue, RecvWqe,
+    Atomic, Carrier, Device, OneSided, Operation, Piece, PullError, QpEvent, Queue, RecvWqe,
 };
 use ironverbs_transport::verbs::{Access, Fault, Sge, Wc};
 
@@ -47,6 +47,7 @@ pub struct Memory {
     pub regions: Vec<Region>,
     pub completions: VecDeque<(Queue, Wc)>,
     pub events: Vec<QpEvent>,
+    pub ended: Vec<(Operation, Option<u64>)>,
     pub srq: VecDeque<RecvWqe>,
     /// The SRQs of the XRC domain, and which one the call is about.
     pub xrc: BTreeMap<u32, XrcSrq>,
@@ -259,6 +260,10 @@ impl Device for Memory {
             self.received_on.extend(self.selected);
         }
         self.completions.push_back((queue, wc));
+    }
+
+    fn ended(&mut self, operation: Operation, bytes: Option<u64>) {
+        self.ended.push((operation, bytes));
     }
 
     fn event(&mut self, event: QpEvent) {
