@@ -10,11 +10,11 @@ use crate::verbs::{
 impl Qp {
     /// Completes the oldest send with success.
     pub(super) fn complete_send<D: Device + ?Sized>(&mut self, dev: &mut D) {
+        if self.watch.is_on() {
+            self.tell_sent(true, dev);
+        }
         let Some(wqe) = self.sends.pop() else { return };
         self.counters.tx_messages += 1;
-        if self.watch.is_on() {
-            self.tell_sent(&wqe, true, dev);
-        }
         if self.config.sq_sig_all || wqe.wr.flags.contains(SendFlags::SIGNALED) {
             let byte_len = if wqe.fetches() { wqe.len as u32 } else { 0 };
             let wc = self.send_wc(&wqe, WcStatus::Success, VendorErr::None);
@@ -32,10 +32,10 @@ impl Qp {
         dev: &mut D,
     ) {
         self.revoke_references(dev);
-        let Some(wqe) = self.sends.pop() else { return };
         if self.watch.is_on() {
-            self.tell_sent(&wqe, false, dev);
+            self.tell_sent(false, dev);
         }
+        let Some(wqe) = self.sends.pop() else { return };
         let wc = self.send_wc(&wqe, status, why);
         dev.covers(self.sends.head());
         dev.complete(Queue::Send, wc);
@@ -55,10 +55,11 @@ impl Qp {
         if !matches!(self.attr.state, QpState::Err | QpState::Sqe) {
             return;
         }
-        while let Some(wqe) = self.sends.pop() {
+        loop {
             if self.watch.is_on() {
-                self.tell_sent(&wqe, false, dev);
+                self.tell_sent(false, dev);
             }
+            let Some(wqe) = self.sends.pop() else { break };
             let wc = self.send_wc(&wqe, WcStatus::WrFlushErr, VendorErr::Flushed);
             dev.covers(self.sends.head());
             dev.complete(Queue::Send, wc);

@@ -5,7 +5,6 @@ use ironverbs_wire::Op;
 use super::Qp;
 use super::message::Refusal;
 use super::resources::{Answer, Resource};
-use super::send_queue::SendWqe;
 use crate::device::{Device, Operation};
 use crate::verbs::{SendFlags, Wc, WcStatus, WrOpcode};
 
@@ -42,15 +41,16 @@ impl Qp {
         (self.watch.on && read >= self.watch.visible).then(|| self.sends.head())
     }
 
+    /// The oldest send is about to be completed. It is looked up here, so that those whom nobody watches need not keep it.
     #[cold]
-    pub(super) fn tell_sent<D: Device + ?Sized>(
-        &mut self,
-        wqe: &SendWqe,
-        success: bool,
-        dev: &mut D,
-    ) {
+    pub(super) fn tell_sent<D: Device + ?Sized>(&mut self, success: bool, dev: &mut D) {
+        if self.sends.is_empty() {
+            return;
+        }
+        let head = self.sends.head();
+        let wqe = *self.sends.wqe(head);
         if !success || self.config.sq_sig_all || wqe.wr.flags.contains(SendFlags::SIGNALED) {
-            self.watch.visible = self.sends.head();
+            self.watch.visible = head + 1;
         }
         let operation = match wqe.wr.opcode {
             WrOpcode::Send | WrOpcode::SendWithImm | WrOpcode::SendWithInv => Operation::Send,
