@@ -1,6 +1,7 @@
 /* Connections, both ends in one process, each with an event channel. */
 #define _GNU_SOURCE
 #include <signal.h>
+#include <sys/prctl.h>
 #include "../../ibverbs-tests/c/harness.h"
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
@@ -462,7 +463,8 @@ static void serve_the_dead(int ports, int ready)
 	if (rdma_accept(id, &param))
 		exit(0);
 	struct pollfd fd = { .fd = server.channel->fd, .events = POLLIN };
-	EQUAL(poll(&fd, 1, 3000), 1);
+	/* Its own retries would take three times as long. */
+	EQUAL(poll(&fd, 1, 20000), 1);
 	EQUAL(rdma_get_cm_event(server.channel, &event), 0);
 	CHECK(event->id == id && event->event != RDMA_CM_EVENT_ESTABLISHED);
 	exit(0);
@@ -490,6 +492,15 @@ static void stay(int ready)
 	pause();
 }
 
+/* A child that ends with the test, however that ends. */
+static pid_t child_of_test(void)
+{
+	pid_t child = fork();
+	if (!child)
+		EQUAL(prctl(PR_SET_PDEATHSIG, SIGKILL), 0);
+	return child;
+}
+
 static void a_client_that_is_gone(void)
 {
 	int to_server[2], from_server[2], to_client[2], said[2], status;
@@ -498,14 +509,14 @@ static void a_client_that_is_gone(void)
 	EQUAL(pipe(from_server), 0);
 	EQUAL(pipe(to_client), 0);
 	EQUAL(pipe(said), 0);
-	pid_t server = fork();
+	pid_t server = child_of_test();
 	if (!server)
 		serve_the_dead(from_server[1], to_server[0]);
-	pid_t other = fork();
+	pid_t other = child_of_test();
 	if (!other)
 		stay(said[1]);
 	EQUAL(read(said[0], &byte, 1), 1);
-	pid_t client = fork();
+	pid_t client = child_of_test();
 	if (!client)
 		ask_and_wait(to_client[0], said[1]);
 	uint16_t port;

@@ -250,11 +250,12 @@ fn unasked(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
     let _peer = case.start(&subnet.runs(1, "ibping").arg("-S"))?;
     subnet.comes_to_say(case, 0, "ibnetdiscover", &[], &[&nodes[0], &nodes[1]])?;
     subnet.comes_to_say(case, 0, "saquery", &[], &[&nodes[0], &nodes[1]])?;
-    expect(&subnet.says(case, 0, "saquery", &["-x"])?, &["ToLID"])?;
-    expect(&subnet.says(case, 0, "saquery", &["-c"])?, &["ClassPortInfo"])?;
-    expect(&subnet.says(case, 0, "saquery", &["-I"])?, &["trap_num................65"])?;
-    expect(&subnet.says(case, 0, "saquery", &["PKTR"])?, &["0xffff"])?;
-    expect(&subnet.says(case, 0, "saquery", &["SWIR"])?, &["SwitchInfoRecord"])
+    // It asks once, and a question that is under way as managers change may be lost.
+    subnet.comes_to_say(case, 0, "saquery", &["-x"], &["ToLID"])?;
+    subnet.comes_to_say(case, 0, "saquery", &["-c"], &["ClassPortInfo"])?;
+    subnet.comes_to_say(case, 0, "saquery", &["-I"], &["trap_num................65"])?;
+    subnet.comes_to_say(case, 0, "saquery", &["PKTR"], &["0xffff"])?;
+    subnet.comes_to_say(case, 0, "saquery", &["SWIR"], &["SwitchInfoRecord"])
 }
 
 /// A host is killed: the other is told, and nobody is reached there any more.

@@ -29,6 +29,12 @@ const ACTIVE: u8 = 4;
 const HANDOVER: u32 = 1;
 const ACKNOWLEDGE: u32 = 2;
 
+/// Queries that may wait for a walk.
+const MOST_EARLY: usize = 256;
+
+/// State of a manager that takes no part.
+const NOT_ACTIVE: u8 = 0;
+
 /// What a manager is (IBA 14.4.1), numbered as in SMInfo.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -54,12 +60,15 @@ pub struct SmConfig {
     pub m_key: u64,
     /// Between two walks over the subnet, in nanoseconds.
     pub period: u64,
+    /// How long it stands by before it says so, in nanoseconds. Until then it is no heir, whatever its priority, so that one
+    /// that comes for a moment does not change who manages the subnet; should the master go, it takes its place at once.
+    pub youth: u64,
 }
 
 impl SmConfig {
-    /// Priority 0, SM_Key 1, no M_Key, a walk every second.
+    /// Priority 0, SM_Key 1, no M_Key, a walk every second, no youth.
     pub fn new(port_guid: u64) -> SmConfig {
-        SmConfig { port_guid, priority: 0, sm_key: 1, m_key: 0, period: 1_000_000_000 }
+        SmConfig { port_guid, priority: 0, sm_key: 1, m_key: 0, period: 1_000_000_000, youth: 0 }
     }
 }
 
@@ -101,6 +110,12 @@ pub struct SubnetManager {
     again: bool,
     /// Who is to be master instead, seen to stand by in the walk before: who has only begun to is not ready for it.
     heir: Option<u64>,
+    /// Until when it is young.
+    grown: Instant,
+    /// It was, when it was asked last.
+    young: bool,
+    /// Queries that wait for the walk that finds who asked.
+    early: Vec<(Origin, Mad)>,
 }
 
 impl SubnetManager {
@@ -124,6 +139,9 @@ impl SubnetManager {
             fresh: false,
             again: false,
             heir: None,
+            grown: now.after(config.youth),
+            young: config.youth > 0,
+            early: Vec::new(),
         }
     }
 
@@ -182,7 +200,9 @@ impl SubnetManager {
         info[..8].copy_from_slice(&self.config.port_guid.to_be_bytes());
         info[8..16].copy_from_slice(&key.to_be_bytes());
         info[16..20].copy_from_slice(&self.activity.to_be_bytes());
-        info[20] = self.config.priority << 4 | self.role as u8;
+        let state =
+            if self.young && self.role == Role::Standby { NOT_ACTIVE } else { self.role as u8 };
+        info[20] = self.config.priority << 4 | state;
         info
     }
 
@@ -194,11 +214,16 @@ impl SubnetManager {
     /// Takes a MAD that has come to QP0 or QP1: answers, and requests of subnet management that nodes do not answer by
     /// themselves, and all of the administrator's class.
     pub fn handle_mad(&mut self, now: Instant, from: &Origin, mad: &Mad) {
+        self.young = now < self.grown;
         let asked = header(mad);
         if asked.base_version != BASE_VERSION {
             return;
         }
         match (from.qpn, asked.class) {
+            (1, SUBN_ADM) if self.is_early(from, &asked) && self.early.len() < MOST_EARLY => {
+                self.early.push((*from, *mad));
+                self.topology_changed(now);
+            }
             (1, SUBN_ADM) if self.role == Role::Master => {
                 let own = self.own();
                 self.admin.handle(now, &self.db, &own, from, mad);
@@ -209,6 +234,17 @@ impl SubnetManager {
             (0, SUBN_LID | SUBN_DIRECTED) if from.has_lid() => self.asked(now, from, &asked, mad),
             _ => {}
         }
+    }
+
+    /// Whether a query is of a node that the next walk may find. Most who ask do so once, as soon as they are there.
+    fn is_early(&self, from: &Origin, asked: &MadHeader) -> bool {
+        let is_known = self.db.of_lid(from.lid).is_some();
+        let may_be = match self.role {
+            Role::Discovering => true,
+            Role::Master => !is_known,
+            Role::Standby => false,
+        };
+        may_be && asked.method & method::RESPONSE == 0
     }
 
     /// An answer to a question of ours.
@@ -329,6 +365,7 @@ impl SubnetManager {
         // What it was about to change is the master's to change now.
         self.sweep = None;
         self.fresh = false;
+        self.early.clear();
         self.master = master;
         self.silent = 0;
         self.next_sweep = None;
@@ -378,8 +415,7 @@ impl SubnetManager {
                 > (self.config.priority, std::cmp::Reverse(self.config.port_guid))
         };
         let master = self.others.iter().find(|other| other.state == Role::Master as u8).copied();
-        // State 0: one that takes no part.
-        let above = self.others.iter().filter(|other| other.state != 0 && better(other));
+        let above = self.others.iter().filter(|other| other.state != NOT_ACTIVE && better(other));
         let above = above.max_by_key(|other| other.priority).copied();
         if self.role == Role::Discovering {
             match (master, above) {
@@ -406,6 +442,10 @@ impl SubnetManager {
         self.counters.packets += sweep.sent;
         self.fresh = false;
         self.take_over(now, sweep.found);
+        let own = self.own();
+        for (from, mad) in std::mem::take(&mut self.early) {
+            self.admin.handle(now, &self.db, &own, &from, &mad);
+        }
         let again = std::mem::take(&mut self.again);
         self.next_sweep = Some(if again { now } else { now.after(self.config.period) });
         let heir = above.filter(|other| other.state == Role::Standby as u8 && other.lid != 0);

@@ -142,6 +142,42 @@ fn one_master_by_priority_and_guid_and_a_heir_when_it_dies() {
 }
 
 #[test]
+fn who_asks_before_it_is_known_is_answered_when_it_is() {
+    let mut fabric = managed(6);
+    fabric.kill(3);
+    fabric.run(5 * SECOND);
+    fabric.revive(3);
+    fabric.received.clear();
+    let asked = query(GET, 0x01, 0, &[]);
+    fabric.ask(3, 0, &asked);
+    // The walk is begun by the question: the next would be a second later.
+    fabric.run(SECOND / 10);
+    let answers = std::mem::take(&mut fabric.received);
+    let [(to, answer)] = answers.as_slice() else { panic!("{} answers", answers.len()) };
+    assert_eq!((*to, answer[3], &answer[4..6]), (3, 0x81, &[0, 0][..]));
+}
+
+#[test]
+fn who_has_just_come_is_no_heir_but_takes_the_place_of_a_master_that_dies() {
+    for seed in 0..20 {
+        let mut fabric = Fabric::new(9, 8, seed);
+        let mut rng = Rng(seed);
+        let youth = 10 * SECOND;
+        fabric.manage(5, 1);
+        fabric.run(5 * SECOND);
+        let config = SmConfig { priority: 9, youth, ..SmConfig::new(fabric.nodes[2].guid + 1) };
+        fabric.manage_as(2, config);
+        fabric.run(rng.below(9 * SECOND));
+        assert_eq!(fabric.managers[&5].role(), Role::Master, "seed {seed}");
+        if seed % 2 == 0 {
+            fabric.kill(5);
+        }
+        fabric.run(15 * SECOND);
+        assert_eq!(fabric.managers[&2].role(), Role::Master, "seed {seed}");
+    }
+}
+
+#[test]
 fn records_by_component() {
     let mut fabric = managed(12);
     let (status, nodes) = ask(&mut fabric, 1, 0, &query(GET_TABLE, 0x11, 0, &[]));
@@ -295,14 +331,17 @@ fn strangers_change_nothing() {
     fabric.managers.get_mut(&0).unwrap().handle_mad(fabric.now, &from, &handover);
     fabric.run(SECOND);
     assert_eq!(fabric.managers[&0].role(), Role::Master);
-    // A LID that is no node's is not answered at QP1.
+    // A LID that is no node's, and is not found to be one's either, is not answered at QP1.
     let refused = fabric.managers[&0].counters().refused;
     fabric.managers.get_mut(&0).unwrap().handle_mad(
         fabric.now,
         &Origin { lid: 0x999, qpn: 1 },
         &query(GET_TABLE, 0x11, 0, &[]),
     );
+    fabric.received.clear();
+    fabric.run(2 * SECOND);
     assert_eq!(fabric.managers[&0].counters().refused, refused + 1);
+    assert_eq!(fabric.received, []);
     // Wrong attribute, method, version.
     assert_eq!(ask(&mut fabric, 1, 0, &query(GET, 0x99, 0, &[])).0, 0x0c);
     assert_eq!(ask(&mut fabric, 1, 0, &query(0x33, 0x11, 0, &[])).0, 0x08);

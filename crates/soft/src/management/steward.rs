@@ -44,6 +44,10 @@ const LOOK: u64 = 250_000_000;
 /// How long the first look of a manager waits for what the first questions to other hosts come to, in nanoseconds.
 const MOMENT: u64 = 5_000_000;
 
+/// How long a manager stands by before the master may hand over to it, in nanoseconds: longer than most diagnostics run,
+/// whose questions a change of managers would lose.
+const YOUTH: u64 = 2_000_000_000;
+
 /// MADs that may wait for it.
 const MOST_WAITING: usize = 8192;
 
@@ -288,6 +292,7 @@ impl State {
         let [.., a, b, c, d, e, f, g, h] = place.gid.0;
         let mut config = SmConfig::new(u64::from_be_bytes([a, b, c, d, e, f, g, h]));
         config.priority = host.config.subnet_manager.value.unwrap_or(0);
+        config.youth = host.clock.ticks(YOUTH);
         let alone = host.subnet.as_ref().is_none_or(|subnet| !subnet.is_listed());
         let moment = if alone { 0 } else { host.clock.ticks(MOMENT) };
         self.manager = Some(SubnetManager::new(config, now.after(moment)));
