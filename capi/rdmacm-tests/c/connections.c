@@ -454,6 +454,10 @@ static void serve_the_dead(int ports, int ready)
 	EQUAL(write(ports, &port, sizeof port), sizeof port);
 	char byte;
 	EQUAL(read(ready, &byte, 1), 1);
+	struct pollfd fd = { .fd = server.channel->fd, .events = POLLIN };
+	/* The request may have died with its sender. */
+	if (!poll(&fd, 1, 3000))
+		exit(0);
 	struct rdma_cm_event *event = next(&server, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
 	struct rdma_cm_id *id = event->id;
 	EQUAL(rdma_ack_cm_event(event), 0);
@@ -462,7 +466,6 @@ static void serve_the_dead(int ports, int ready)
 	/* That it is gone may be known here already. */
 	if (rdma_accept(id, &param))
 		exit(0);
-	struct pollfd fd = { .fd = server.channel->fd, .events = POLLIN };
 	/* Its own retries would take three times as long. */
 	EQUAL(poll(&fd, 1, 20000), 1);
 	EQUAL(rdma_get_cm_event(server.channel, &event), 0);
@@ -477,8 +480,9 @@ static void ask_and_wait(int ports, int asked)
 	struct end client = end_of(RDMA_PS_TCP);
 	resolve(&client, port);
 	with_qp(client.id, IBV_QPT_RC);
-	/* Not before the server is stopped. */
+	/* From here on nobody else is needed; and not before the server is stopped. */
 	char byte;
+	EQUAL(write(asked, "", 1), 1);
 	EQUAL(read(ports, &byte, 1), 1);
 	EQUAL(rdma_connect(client.id, NULL), 0);
 	EQUAL(write(asked, "", 1), 1);
@@ -522,7 +526,7 @@ static void a_client_that_is_gone(void)
 	uint16_t port;
 	EQUAL(read(from_server[0], &port, sizeof port), sizeof port);
 	EQUAL(write(to_client[1], &port, sizeof port), sizeof port);
-	pause_ms(100);
+	EQUAL(read(said[0], &byte, 1), 1);
 	EQUAL(kill(server, SIGSTOP), 0);
 	EQUAL(waitpid(server, &status, WUNTRACED), server);
 	EQUAL(write(to_client[1], "", 1), 1);
