@@ -245,6 +245,17 @@ static inline struct ibv_wc expect(struct ibv_cq *cq, uint64_t id, enum ibv_wc_s
 }
 
 /* Nothing comes in a time in which everything on this machine would have. */
+/* Sends 64 bytes from the start of one side's memory to that of its peer. */
+static inline void one_message(struct side *from, struct side *to)
+{
+	EQUAL(post_recv(to, 2, 0, 64), 0);
+	struct ibv_sge sge = part(from, 0, 64);
+	struct ibv_send_wr wr = send_of(&sge, IBV_WR_SEND);
+	EQUAL(post(from, &wr), 0);
+	expect(from->cq, 1, IBV_WC_SUCCESS);
+	expect(to->cq, 2, IBV_WC_SUCCESS);
+}
+
 static inline void expect_none(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;

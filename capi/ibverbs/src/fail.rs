@@ -222,13 +222,7 @@ pub(crate) mod swift {
         let _ = returned(verb, work);
     }
 
-    #[inline]
-    pub(crate) fn returned<T>(
-        verb: &'static str,
-        work: impl FnOnce() -> Outcome<T>,
-    ) -> Result<T, c_int> {
-        caught(verb, work)
-    }
+    pub(crate) use super::caught as returned;
 }
 
 /// The way out of all verbs but those of the data path: a cancellation of the thread (pthread_cancel(3)) waits until it is
@@ -243,7 +237,7 @@ pub(crate) fn returned<T>(
 
 /// No panic crosses into C, errno is set, and the failure is explained when that was asked for.
 #[inline]
-fn caught<T>(verb: &'static str, work: impl FnOnce() -> Outcome<T>) -> Result<T, c_int> {
+pub(crate) fn caught<T>(verb: &'static str, work: impl FnOnce() -> Outcome<T>) -> Result<T, c_int> {
     // What a panic may leave half done is behind locks that do not poison; the caller is told EIO.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(value)) => Ok(value),

@@ -60,16 +60,17 @@ pub fn read(fd: c_int, bytes: &mut [u8]) -> Result<usize, c_int> {
     usize::try_from(n).map_err(|_| crate::errno::last())
 }
 
-/// Waits until a descriptor is readable, for ever; a thread may be cancelled here as in [`read`].
+/// Waits until a descriptor is readable, at most so many milliseconds, for ever if negative: whether it is. A thread may be
+/// cancelled here as in [`read`].
 ///
 /// # Errors
 /// As poll(2), as the value of errno: EINTR when a signal handler ran meanwhile.
 #[inline(never)]
-pub fn wait_readable(fd: c_int) -> Result<(), c_int> {
+pub fn wait_readable(fd: c_int, timeout: c_int) -> Result<bool, c_int> {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one pollfd, alive during the call.
-    match unsafe { cancellable_poll(&raw mut poll, 1, -1) } {
-        0.. => Ok(()),
+    match unsafe { cancellable_poll(&raw mut poll, 1, timeout) } {
+        ready @ 0.. => Ok(ready > 0),
         _ => Err(crate::errno::last()),
     }
 }

@@ -73,13 +73,7 @@ impl EventFd {
     /// # Errors
     /// `Interrupted` when a signal handler ran meanwhile; otherwise as poll(2).
     pub fn wait_for(&self, timeout: Duration) -> io::Result<bool> {
-        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let timeout = timeout.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(c_int::MAX);
-        // SAFETY: one pollfd, alive during the call.
-        match unsafe { libc::poll(&mut poll, 1, timeout) } {
-            ready if ready >= 0 => Ok(ready > 0),
-            _ => Err(io::Error::last_os_error()),
-        }
+        wait_readable_for(self.fd.as_fd(), timeout)
     }
 
     /// Takes signals if there are any, else `None`; never blocks, whatever the `O_NONBLOCK` flag.
@@ -281,14 +275,6 @@ impl Epoll {
         uninterrupted(self.wait_ms(events, timeout))
     }
 
-    /// Waits until a descriptor is ready, for ever.
-    ///
-    /// # Errors
-    /// `Interrupted` when a signal handler ran meanwhile; otherwise as poll(2).
-    pub fn wait_for_any(&self) -> io::Result<()> {
-        wait_readable(self.fd.as_fd())
-    }
-
     /// Whether its user has set `O_NONBLOCK`, which means nothing to the kernel.
     pub fn is_nonblocking(&self) -> bool {
         is_nonblocking(self.fd.as_fd())
@@ -352,19 +338,6 @@ pub fn wait_readable_for(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bo
     // SAFETY: one pollfd, alive during the call.
     match unsafe { libc::poll(&raw mut poll, 1, timeout) } {
         ready @ 0.. => Ok(ready > 0),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Waits until a descriptor is readable, for ever.
-///
-/// # Errors
-/// `Interrupted` when a signal handler ran meanwhile; otherwise as poll(2).
-pub fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one pollfd, alive during the call.
-    match unsafe { libc::poll(&raw mut poll, 1, -1) } {
-        0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }

@@ -92,20 +92,14 @@ impl Channel {
 
     /// The next event of either, in its C structure. Waits unless the program has set `O_NONBLOCK`.
     pub(super) fn next(&self) -> Outcome<Read> {
-        match self {
-            Channel { both: Some(both), soft: Some(soft), kernel: Some(kernel), .. } => loop {
-                if let Some(read) = self.take(soft, kernel)? {
-                    return Ok(read);
-                }
-                if both.is_nonblocking() {
-                    return Err(io::Error::from_raw_os_error(libc::EAGAIN).into());
-                }
-                soft.wait_by(|| both.wait_for_any())?;
-            },
-            Channel { soft: Some(soft), .. } => event::next(|| soft.next_event().map(Some))?
-                .ok_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN).into()),
-            Channel { kernel: Some(kernel), .. } => kernel::next(kernel),
-            _ => Err(Failure::Null { what: "event channel" }),
+        let mut signalled = false;
+        loop {
+            if let Some(read) = self.try_next(signalled)? {
+                return Ok(read);
+            }
+            let wait = self.prepare()?;
+            self.end(&wait, wait.run())?;
+            signalled = true;
         }
     }
 
@@ -143,10 +137,12 @@ impl Channel {
         Ok(Wait { fd: self.fd(), by_soft, reads })
     }
 
-    fn end(&self, wait: &Wait) {
+    /// Ends a wait that came out so.
+    fn end(&self, wait: &Wait, waited: Result<(), i32>) -> Outcome<()> {
         if let (Some(soft), Some(prepared)) = (&self.soft, wait.by_soft) {
             soft.waited(prepared);
         }
+        waited.map_err(|errno| io::Error::from_raw_os_error(errno).into())
     }
 
     fn take(
@@ -230,8 +226,17 @@ struct Wait {
     reads: bool,
 }
 
-/// Waits for the next event of a channel, in which a program may cancel the thread, and does `take` with it. 0, or -1 and
-/// errno.
+impl Wait {
+    /// The errno of why it failed. A thread that may be cancelled is, here.
+    fn run(&self) -> Result<(), i32> {
+        match self.reads {
+            true => cancel::read(self.fd, &mut [0; 8]).map(|_| ()),
+            false => cancel::wait_readable(self.fd, -1).map(|_| ()),
+        }
+    }
+}
+
+/// As [`Channel::next`], for a thread that the program may cancel; does `take` with the event. 0, or -1 and errno.
 ///
 /// Neither closure may own anything: a cancellation unwinds this frame.
 pub(super) fn next_event(
@@ -253,15 +258,8 @@ pub(super) fn next_event(
             Ok(None) => return 0,
             Err(_) => return -1,
         };
-        let waited = match wait.reads {
-            true => cancel::read(wait.fd, &mut [0; 8]).map(|_| ()),
-            false => cancel::wait_readable(wait.fd),
-        };
-        let ended = fail::returned(verb, || {
-            find()?.end(&wait);
-            waited.map_err(|errno| io::Error::from_raw_os_error(errno).into())
-        });
-        if ended.is_err() {
+        let waited = wait.run();
+        if fail::returned(verb, || find()?.end(&wait, waited)).is_err() {
             return -1;
         }
         signalled = true;

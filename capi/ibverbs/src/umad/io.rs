@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use ironverbs::raw as soft;
+use ironverbs_sys::cancel;
 use ironverbs_sys::umad::Registration;
 use ironverbs_wire::Gid;
 use ironverbs_wire::mad::MadHeader;
@@ -387,24 +388,17 @@ fn deadline(timeout_ms: c_int) -> Option<Instant> {
 
 /// Waits until something can be read: 0, or the errno of why not. A thread may be cancelled here.
 fn wait(fd: c_int, end: Option<Instant>) -> c_int {
-    unsafe extern "C-unwind" {
-        #[link_name = "poll"]
-        fn poll_or_unwind(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
-    }
     loop {
         let left = end.map_or(-1, |end| {
             let left = end.saturating_duration_since(Instant::now());
             let rest = c_int::from(left.subsec_nanos() % 1_000_000 != 0);
             c_int::try_from(left.as_millis()).unwrap_or(c_int::MAX).saturating_add(rest)
         });
-        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, alive during the call.
-        match unsafe { poll_or_unwind(&raw mut poll, 1, left) } {
-            0 if left >= 0 => return libc::ETIMEDOUT,
-            0 => {}
-            n if n > 0 => return 0,
-            // SAFETY: errno is a thread-local int that always exists.
-            _ => return unsafe { *libc::__errno_location() },
+        match cancel::wait_readable(fd, left) {
+            Ok(true) => return 0,
+            Ok(false) if left >= 0 => return libc::ETIMEDOUT,
+            Ok(false) => {}
+            Err(errno) => return errno,
         }
     }
 }

@@ -152,21 +152,6 @@ impl EventChannel {
         Ok(event)
     }
 
-    /// Waits as [`EventChannel::next_event`] does, but by `wait`, which returns when there is an event here or elsewhere:
-    /// for who reads several channels, this one among them, whose descriptor is not O_NONBLOCK. Returns at once where one
-    /// is here already.
-    ///
-    /// # Errors
-    /// Those of `wait`; EPERM in a fork.
-    pub fn wait_by(&self, wait: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        self.host.0.check()?;
-        let _sleeps = self.linger();
-        match self.queue.is_empty() {
-            true => wait(),
-            false => Ok(()),
-        }
-    }
-
     /// The next event, for a future: the task is woken when there is one.
     pub fn poll_event(&self, cx: &mut Context<'_>) -> Poll<io::Result<CmEvent>> {
         {
