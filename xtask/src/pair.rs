@@ -231,6 +231,24 @@ fn completed(side: Finished) -> Outcome {
     side.says(" iters in ").map(drop)
 }
 
+/// Waits until a program listens for connections: a client that makes several could lose the first of them before.
+pub(crate) fn wait_for_service(
+    server: &mut Running,
+    user: &User,
+    place: &Namespace,
+    deadline: Instant,
+) -> Outcome {
+    let ps = place.within(user.command().arg("ps"));
+    server.wait_until("service", deadline, |server| {
+        let shown = ps.read().unwrap_or_default();
+        let pid = server.pid().to_string();
+        let mut lines = shown.lines().skip_while(|line| line.split(' ').next() != Some(&pid));
+        // What belongs to a process is indented below it.
+        lines.next();
+        lines.take_while(|line| line.starts_with(' ')).any(|line| line.starts_with("  listens on "))
+    })
+}
+
 /// Waits until `program` itself listens on TCP `port`.
 pub(crate) fn wait_for_listener(program: &mut Running, port: u16, deadline: Instant) -> Outcome {
     let what = format!("a listener on TCP port {port}");

@@ -3,8 +3,8 @@
 use super::{Cases, build, seconds, wire};
 use crate::demo;
 use crate::netns::{End, Family, Joined, Namespace};
-use crate::pair::{Kind, Pingpong, User};
-use crate::process::{Outcome, Program, Running, pause};
+use crate::pair::{self, Kind, Pingpong, User};
+use crate::process::{Outcome, Program, Running};
 use crate::suite::case::Case;
 use crate::tree;
 use std::fs;
@@ -97,15 +97,14 @@ fn connections(case: &mut Case, joined: &Joined, user: &User, family: Family) ->
     let traffic = |case: &mut Case| {
         let server = |name| joined.a.within(user.runs(name).args(["-b", address]));
         let client = |name| joined.b.within(user.runs(name).args(["-s", address]));
-        let datagrams = case.start(&server("udaddy"))?;
-        // A host that has a server, of another port: whoever asks before that one runs asks again soon.
+        let mut datagrams = case.start(&server("udaddy"))?;
+        pair::wait_for_service(&mut datagrams, user, &joined.a, case.deadline())?;
+        // A host that has a server, of another port: whoever asks before that one runs is refused.
         case.start(&client("ucmatose"))?.wait(case.deadline())?;
-        let connections = case.start(&server("ucmatose"))?;
+        let mut connections = case.start(&server("ucmatose"))?;
+        pair::wait_for_service(&mut connections, user, &joined.a, case.deadline())?;
         for (name, server) in [("udaddy", datagrams), ("ucmatose", connections)] {
-            // Which comes again until the server is there.
-            while !case.start(&client(name))?.wait(case.deadline())?.status.success() {
-                pause();
-            }
+            case.run(&client(name))?;
             server.wait(case.deadline())?.success()?;
         }
         Ok(())

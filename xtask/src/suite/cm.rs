@@ -3,8 +3,8 @@
 
 use super::{Cases, host, qperf, seconds};
 use crate::netns::{End, Family, Joined, Namespace};
-use crate::pair::User;
-use crate::process::{Outcome, Program, Running};
+use crate::pair::{self, User};
+use crate::process::{Outcome, Program};
 use crate::suite::case::Case;
 
 /// A server and a client, `@` standing for the server's address.
@@ -220,26 +220,13 @@ impl Pair {
         address: &str,
     ) -> Outcome {
         let mut listening = case.start(&server.within(program(user, self.server, address)))?;
-        wait_for_service(case, &mut listening, user, server)?;
+        pair::wait_for_service(&mut listening, user, server, case.deadline())?;
         case.run(&client.within(program(user, self.client, address)))?;
         match self.end {
             Ending::Itself => listening.wait(case.deadline())?.success().map(drop),
             Ending::Told => Ok(()),
         }
     }
-}
-
-/// Waits until a program listens for connections: a client that makes several could lose the first of them before.
-fn wait_for_service(case: &Case, server: &mut Running, user: &User, place: &Namespace) -> Outcome {
-    let ps = place.within(user.command().arg("ps"));
-    server.wait_until("service", case.deadline(), |server| {
-        let shown = ps.read().unwrap_or_default();
-        let pid = server.pid().to_string();
-        let mut lines = shown.lines().skip_while(|line| line.split(' ').next() != Some(&pid));
-        // What belongs to a process is indented below it.
-        lines.next();
-        lines.take_while(|line| line.starts_with(' ')).any(|line| line.starts_with("  listens on "))
-    })
 }
 
 /// The first end is a member and receives, the second sends without being one.
@@ -269,7 +256,7 @@ fn ping_rping(
     address: &str,
 ) -> Outcome {
     let mut listening = case.start(&server.within(program(user, "rping -s -v -a @", address)))?;
-    wait_for_service(case, &mut listening, user, server)?;
+    pair::wait_for_service(&mut listening, user, server, case.deadline())?;
     let ping = ["ping", address, "--rping", "-c", "5", "-i", "0.01"];
     case.run(&client.within(user.command().args(ping)))?;
     let output = listening.wait(case.deadline())?.output;
