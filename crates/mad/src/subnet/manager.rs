@@ -29,7 +29,10 @@ const ACTIVE: u8 = 4;
 const HANDOVER: u32 = 1;
 const ACKNOWLEDGE: u32 = 2;
 
-/// Queries that may wait for a walk.
+/// How long a query waits for a walk that finds who asked, in nanoseconds: less than most who ask wait for an answer.
+const PATIENCE: u64 = 700_000_000;
+
+/// Queries that may wait for one.
 const MOST_EARLY: usize = 256;
 
 /// State of a manager that takes no part.
@@ -114,8 +117,8 @@ pub struct SubnetManager {
     grown: Instant,
     /// It was, when it was asked last.
     young: bool,
-    /// Queries that wait for the walk that finds who asked.
-    early: Vec<(Origin, Mad)>,
+    /// Queries that wait for the walk that finds who asked, and until when.
+    early: Vec<(Instant, Origin, Mad)>,
 }
 
 impl SubnetManager {
@@ -221,7 +224,7 @@ impl SubnetManager {
         }
         match (from.qpn, asked.class) {
             (1, SUBN_ADM) if self.is_early(from, &asked) && self.early.len() < MOST_EARLY => {
-                self.early.push((*from, *mad));
+                self.early.push((now.after(PATIENCE), *from, *mad));
                 self.topology_changed(now);
             }
             (1, SUBN_ADM) if self.role == Role::Master => {
@@ -443,8 +446,13 @@ impl SubnetManager {
         self.fresh = false;
         self.take_over(now, sweep.found);
         let own = self.own();
-        for (from, mad) in std::mem::take(&mut self.early) {
-            self.admin.handle(now, &self.db, &own, &from, &mad);
+        for (until, from, mad) in std::mem::take(&mut self.early) {
+            // That its cable leads somewhere again may be found out later than that it asks.
+            if self.db.of_lid(from.lid).is_none() && now < until {
+                self.early.push((until, from, mad));
+            } else {
+                self.admin.handle(now, &self.db, &own, &from, &mad);
+            }
         }
         let again = std::mem::take(&mut self.again);
         self.next_sweep = Some(if again { now } else { now.after(self.config.period) });

@@ -232,8 +232,16 @@ impl State {
                 break;
             }
         }
-        if self.manager.is_none() {
+        let Some(manager) = &self.manager else {
             steward.inbox.lock().clear();
+            return self.arm(host);
+        };
+        // The master tells a port that is new to it who it is. Where a process has come so soon after this host's last one that
+        // the master knew nothing of it, that takes until its next walk.
+        if let Some(lid) = manager.master_lid()
+            && host.subnet_manager().0 == 0
+        {
+            host.set_subnet_manager(lid, 0, true);
         }
         self.arm(host);
     }
