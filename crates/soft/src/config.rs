@@ -5,6 +5,11 @@
 //! `/etc/ironverbs.toml`. A variable that is set but empty counts as not set. Every value carries
 //! where it came from, and everything that is not understood is an error that says where it stands.
 
+mod choice;
+mod raw;
+
+pub use self::choice::{DataPath, KernelDriver, Links, OneSided, Prefer, Soft};
+
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
@@ -12,7 +17,9 @@ use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use toml::de::{DeTable, DeValue};
+use toml::de::DeTable;
+
+use self::raw::{Raw, is_name_prefix};
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,177 +54,6 @@ pub struct Setting<T> {
 impl<T> Setting<T> {
     fn default(value: T) -> Setting<T> {
         Setting { value, source: Source::Default }
-    }
-}
-
-/// Which devices a program sees (`soft`).
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Soft {
-    /// The kernel's devices, then ours.
-    Also,
-    /// Ours only.
-    Only,
-    /// The kernel's only.
-    Off,
-}
-
-impl Soft {
-    fn parse(word: &str) -> Option<Soft> {
-        Some(match word {
-            "also" => Soft::Also,
-            "only" => Soft::Only,
-            "off" => Soft::Off,
-            _ => return None,
-        })
-    }
-
-    /// The word that stands for it in a file.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Soft::Also => "also",
-            Soft::Only => "only",
-            Soft::Off => "off",
-        }
-    }
-}
-
-/// What drives devices of the kernel for which this library has a data path (`kernel_driver`).
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum KernelDriver {
-    /// The library's own.
-    Own,
-    /// A plug-in of rdma-core, as for all other devices of the kernel.
-    PlugIn,
-}
-
-impl KernelDriver {
-    fn parse(word: &str) -> Option<KernelDriver> {
-        Some(match word {
-            "own" => KernelDriver::Own,
-            "plugin" => KernelDriver::PlugIn,
-            _ => return None,
-        })
-    }
-
-    /// The word that stands for it in a file.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            KernelDriver::Own => "own",
-            KernelDriver::PlugIn => "plugin",
-        }
-    }
-}
-
-/// On whose device a connection manager's id lives where an address is on a device of the kernel and on one of ours
-/// (`prefer`).
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Prefer {
-    /// The kernel's.
-    Kernel,
-    /// Ours.
-    Software,
-}
-
-impl Prefer {
-    fn parse(word: &str) -> Option<Prefer> {
-        Some(match word {
-            "kernel" => Prefer::Kernel,
-            "software" => Prefer::Software,
-            _ => return None,
-        })
-    }
-
-    /// The word that stands for it in a file.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Prefer::Kernel => "kernel",
-            Prefer::Software => "software",
-        }
-    }
-}
-
-/// How data reaches a peer on the same host (`path`).
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum DataPath {
-    /// The best that the peer allows.
-    Auto,
-    /// RoCEv2 packets, to every peer.
-    Wire,
-}
-
-impl DataPath {
-    fn parse(word: &str) -> Option<DataPath> {
-        Some(match word {
-            "auto" => DataPath::Auto,
-            "wire" => DataPath::Wire,
-            _ => return None,
-        })
-    }
-
-    /// The word that stands for it in a file.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            DataPath::Auto => "auto",
-            DataPath::Wire => "wire",
-        }
-    }
-}
-
-/// Whether an initiator carries out WRITEs, READs and atomics to a peer on the same host by itself (`onesided`).
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum OneSided {
-    /// In the best way that the peer allows.
-    Auto,
-    /// Only by having the kernel copy, within a process, too: to compare, and for tests.
-    Kernel,
-    /// No: the peer's process does it, from packets.
-    Off,
-}
-
-impl OneSided {
-    fn parse(word: &str) -> Option<OneSided> {
-        Some(match word {
-            "auto" => OneSided::Auto,
-            "kernel" => OneSided::Kernel,
-            "off" => OneSided::Off,
-            _ => return None,
-        })
-    }
-
-    /// The word that stands for it in a file.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            OneSided::Auto => "auto",
-            OneSided::Kernel => "kernel",
-            OneSided::Off => "off",
-        }
-    }
-}
-
-/// What kind of links the devices have (`link_layer`).
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Links {
-    /// Ethernet: RoCEv2, addressed by IP addresses.
-    Ethernet,
-    /// InfiniBand: one subnet of the hosts that the configuration lists, addressed by LIDs.
-    InfiniBand,
-}
-
-impl Links {
-    fn parse(word: &str) -> Option<Links> {
-        Some(match word {
-            "Ethernet" => Links::Ethernet,
-            "InfiniBand" => Links::InfiniBand,
-            _ => return None,
-        })
-    }
-
-    /// The word that stands for it in a file.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Links::Ethernet => "Ethernet",
-            Links::InfiniBand => "InfiniBand",
-        }
     }
 }
 
@@ -510,130 +346,6 @@ const INTERNAL_PREFIXES: &[&str] = &["IRONVERBS_TEST", "IRONVERBS_BENCH"];
 /// Whether a variable with our prefix is passed over by [`Config::load`].
 fn is_internal(name: &str) -> bool {
     INTERNAL.contains(&name) || INTERNAL_PREFIXES.iter().any(|p| name.starts_with(p))
-}
-
-/// A value as it stands in a file or in the environment.
-enum Raw<'a> {
-    Text(&'a str),
-    Toml(&'a DeValue<'a>),
-}
-
-impl Raw<'_> {
-    fn word(&self) -> Option<&str> {
-        match self {
-            Raw::Text(text) => Some(text),
-            Raw::Toml(DeValue::String(text)) => Some(text),
-            Raw::Toml(_) => None,
-        }
-    }
-
-    fn number(&self, min: u64, max: u64) -> Option<u64> {
-        let value = match self {
-            Raw::Text(text) => match text.strip_prefix("0x") {
-                // from_str_radix takes a sign.
-                Some(hex) if hex.starts_with('+') => return None,
-                Some(hex) => u64::from_str_radix(hex, 16).ok()?,
-                None => text.parse().ok()?,
-            },
-            Raw::Toml(DeValue::Integer(i)) => u64::from_str_radix(i.as_str(), i.radix()).ok()?,
-            Raw::Toml(_) => return None,
-        };
-        (min..=max).contains(&value).then_some(value)
-    }
-
-    fn number32(&self, min: u32, max: u32) -> Option<u32> {
-        self.number(min.into(), max.into())?.try_into().ok()
-    }
-
-    fn priority(&self) -> Option<Option<u8>> {
-        match self.word() {
-            Some("off") => Some(None),
-            _ => Some(Some(self.number32(0, 15)?.try_into().ok()?)),
-        }
-    }
-
-    fn flag(&self) -> Option<bool> {
-        match self {
-            Raw::Text("1" | "true" | "yes" | "on") => Some(true),
-            Raw::Text("0" | "false" | "no" | "off") => Some(false),
-            Raw::Toml(DeValue::Boolean(value)) => Some(*value),
-            _ => None,
-        }
-    }
-
-    /// Distinct addresses in ascending order.
-    fn addresses(&self) -> Option<Vec<IpAddr>> {
-        let mut list: Vec<IpAddr> = match self {
-            Raw::Text(text) => text.split(',').map(|a| a.trim().parse().ok()).collect(),
-            Raw::Toml(DeValue::Array(array)) => array
-                .iter()
-                .map(|value| match value.get_ref() {
-                    DeValue::String(text) => text.parse().ok(),
-                    _ => None,
-                })
-                .collect(),
-            Raw::Toml(_) => None,
-        }?;
-        let usable = |a: &IpAddr| !(a.is_unspecified() || a.is_multicast());
-        list.sort_unstable();
-        list.dedup();
-        (list.len() <= MAX_HOSTS && list.iter().all(usable)).then_some(list)
-    }
-
-    /// P_Keys, hexadecimal in the variable. The partition 0 is none (IBA 10.9.1.1).
-    fn pkeys(&self) -> Option<Vec<u16>> {
-        let list: Vec<u16> = match self {
-            Raw::Text(text) => text
-                .split(',')
-                .map(|key| {
-                    let key = key.trim();
-                    u16::from_str_radix(key.strip_prefix("0x").unwrap_or(key), 16).ok()
-                })
-                .collect(),
-            Raw::Toml(DeValue::Array(array)) => array
-                .iter()
-                .map(|value| Raw::Toml(value.get_ref()).number32(1, 0xffff)?.try_into().ok())
-                .collect(),
-            Raw::Toml(_) => None,
-        }?;
-        let sound = (1..=MAX_PKEYS).contains(&list.len()) && list.iter().all(|k| k & 0x7fff != 0);
-        sound.then_some(list)
-    }
-
-    fn names(&self) -> Option<Vec<String>> {
-        let mut names = Vec::new();
-        let mut add = |name: &str| {
-            if !names.iter().any(|n| n == name) {
-                names.push(name.to_owned());
-            }
-            is_interface_name(name).then_some(())
-        };
-        match self {
-            Raw::Text(text) => text.split(',').try_for_each(|name| add(name.trim()))?,
-            Raw::Toml(DeValue::Array(array)) => {
-                array.iter().try_for_each(|value| match value.get_ref() {
-                    DeValue::String(name) => add(name),
-                    _ => None,
-                })?;
-            }
-            Raw::Toml(_) => return None,
-        }
-        Some(names)
-    }
-}
-
-/// What the kernel takes as an interface's name (dev_valid_name: fewer than IFNAMSIZ bytes).
-fn is_interface_name(name: &str) -> bool {
-    !matches!(name, "" | "." | "..")
-        && name.len() < 16
-        && !name.bytes().any(|b| b == b'/' || b == b':' || b.is_ascii_whitespace() || b == 0)
-}
-
-/// A device name has 63 bytes (IBV_SYSFS_NAME_MAX) and stands in paths.
-fn is_name_prefix(name: &str) -> bool {
-    (1..=32).contains(&name.len())
-        && name.starts_with(|c: char| c.is_ascii_alphabetic())
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
 struct Spec {
