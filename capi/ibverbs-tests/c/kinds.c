@@ -332,15 +332,223 @@ static void imports_asked_wrongly(void)
 	CHECK(!ibv_import_dm(other, dm->handle) && errno == EINVAL);
 }
 
-static void *no_memory(struct ibv_pd *pd, void *context, size_t size, size_t alignment, uint64_t type)
+/* Memory for a domain's queues, with a count of what is out by type, and of what was asked. */
+struct heap {
+	struct ibv_pd *pd;
+	enum { OURS, DEFAULT, NONE, ASKEW } how;
+	int asked[8], out[8];
+	struct { char *start; size_t size; } blocks[64];
+};
+
+static void *heap_alloc(struct ibv_pd *pd, void *context, size_t size, size_t alignment, uint64_t type)
 {
-	(void)pd, (void)context, (void)size, (void)alignment, (void)type;
+	struct heap *heap = context;
+	CHECK(type >> 32 == 0 && type < 8 && size && alignment && !(alignment & (alignment - 1)));
+	CHECK(!heap->pd || heap->pd == pd);
+	heap->asked[type]++;
+	if (heap->how == NONE)
+		return NULL;
+	if (heap->how == DEFAULT)
+		return IBV_ALLOCATOR_USE_DEFAULT;
+	char *memory;
+	EQUAL(posix_memalign((void **)&memory, alignment, size + 2 * alignment), 0);
+	memset(memory, 0, size);
+	memset(memory + size, 0xa5, 2 * alignment);
+	heap->out[type]++;
+	for (size_t i = 0; i < 64; i++)
+		if (!heap->blocks[i].start) {
+			heap->blocks[i].start = memory;
+			heap->blocks[i].size = size;
+			return heap->how == ASKEW ? memory + 1 : memory;
+		}
+	CHECK(!"so many blocks");
 	return NULL;
 }
 
-static void no_free(struct ibv_pd *pd, void *context, void *memory, uint64_t type)
+static void heap_free(struct ibv_pd *pd, void *context, void *memory, uint64_t type)
 {
-	(void)pd, (void)context, (void)memory, (void)type;
+	struct heap *heap = context;
+	char *start = (char *)memory - (heap->how == ASKEW);
+	CHECK(!heap->pd || heap->pd == pd);
+	heap->out[type]--;
+	for (size_t i = 0; i < 64; i++)
+		if (heap->blocks[i].start == start) {
+			/* Nothing was written behind it; nothing of it is used any more. */
+			for (int j = 0; j < 16; j++)
+				EQUAL((unsigned char)start[heap->blocks[i].size + j], 0xa5);
+			memset(start, 0xee, heap->blocks[i].size);
+			free(start);
+			heap->blocks[i].start = NULL;
+			return;
+		}
+	CHECK(!"freed what was given");
+}
+
+static struct ibv_pd *parent_with(struct ibv_pd *pd, struct heap *heap)
+{
+	struct ibv_parent_domain_init_attr attr = { .pd = pd,
+		.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
+		.alloc = heap_alloc, .free = heap_free, .pd_context = heap };
+	struct ibv_pd *parent = ibv_alloc_parent_domain(pd->context, &attr);
+	CHECK(parent);
+	heap->pd = parent;
+	return parent;
+}
+
+/* Whether the queue's memory has those eight bytes. */
+static int heap_has(struct heap *heap, uint64_t bytes)
+{
+	for (size_t i = 0; i < 64; i++)
+		for (size_t at = 0; heap->blocks[i].start && at + 8 <= heap->blocks[i].size; at += 4)
+			if (!memcmp(heap->blocks[i].start + at, &bytes, 8))
+				return 1;
+	return 0;
+}
+
+/* Read in either way. */
+static void next_is(struct ibv_cq *cq, struct ibv_cq_ex *ex, uint64_t id)
+{
+	if (!ex) {
+		expect(cq, id, IBV_WC_SUCCESS);
+		return;
+	}
+	while (ibv_start_poll(ex, &(struct ibv_poll_cq_attr){ 0 }))
+		;
+	EQUAL(ex->wr_id, id);
+	EQUAL(ex->status, IBV_WC_SUCCESS);
+	EQUAL(ibv_next_poll(ex), ENOENT);
+	ibv_end_poll(ex);
+}
+
+enum { SENDS = 1, RECEIVES, SHARED, COMPLETIONS }; /* infiniband/ironverbs.h */
+
+static void queues_in_memory_of_the_program(void)
+{
+	struct heap heap = { 0 };
+	struct side a = side_on(open_first()), b = side_on(a.context);
+	struct ibv_pd *base = a.pd, *parent = parent_with(base, &heap);
+	EQUAL(ibv_dereg_mr(a.mr), 0);
+	EQUAL(ibv_destroy_cq(a.cq), 0);
+	/* Regions and address handles have no queues. */
+	a.pd = parent;
+	a.mr = ibv_reg_mr(parent, a.memory, 4096, ALL_ACCESS);
+	CHECK(a.mr && !heap.asked[SENDS]);
+	struct ibv_cq_init_attr_ex of_cq = { .cqe = 100, .wc_flags = IBV_WC_EX_WITH_BYTE_LEN,
+		.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD, .parent_domain = parent };
+	struct ibv_cq_ex *ex = ibv_create_cq_ex(a.context, &of_cq);
+	CHECK(ex && heap.out[COMPLETIONS] == 1);
+	a.cq = ibv_cq_ex_to_cq(ex);
+	make_qp(&a, IBV_QPT_RC);
+	CHECK(heap.out[SENDS] == 1 && heap.out[RECEIVES] == 1);
+	make_qp(&b, IBV_QPT_RC);
+	connect_to(&a, &b);
+	connect_to(&b, &a);
+	/* The requests and completions are there. */
+	struct ibv_sge sge = part(&a, 0, 16);
+	for (uint64_t round = 0; round < 300; round++) {
+		uint64_t id = 0x1122334455660000 + round;
+		EQUAL(post_recv(&a, id + 0x1000, 64, 64), 0);
+		EQUAL(post_recv(&b, 2, 64, 64), 0);
+		CHECK(heap_has(&heap, id + 0x1000));
+		struct ibv_send_wr wr = send_of(&sge, IBV_WR_SEND);
+		wr.wr_id = id;
+		if (round % 2)
+			wr.send_flags |= IBV_SEND_INLINE;
+		EQUAL(post(&a, &wr), 0);
+		CHECK(heap_has(&heap, id));
+		expect(b.cq, 2, IBV_WC_SUCCESS);
+		next_is(a.cq, round % 3 ? ex : NULL, id);
+		struct ibv_sge back = part(&b, 0, 16);
+		wr = send_of(&back, IBV_WR_SEND);
+		EQUAL(post(&b, &wr), 0);
+		next_is(a.cq, round % 3 ? ex : NULL, id + 0x1000);
+		expect(b.cq, 1, IBV_WC_SUCCESS);
+	}
+	/* Another size is other memory, with what is in it. */
+	EQUAL(post_recv(&b, 2, 64, 64), 0);
+	struct ibv_send_wr wr = send_of(&sge, IBV_WR_SEND);
+	wr.wr_id = 77;
+	EQUAL(post(&a, &wr), 0);
+	expect(b.cq, 2, IBV_WC_SUCCESS);
+	EQUAL(ibv_resize_cq(a.cq, 1000), 0);
+	CHECK(heap.asked[COMPLETIONS] == 2 && heap.out[COMPLETIONS] == 1);
+	expect(a.cq, 77, IBV_WC_SUCCESS);
+	heap.how = NONE;
+	EQUAL(ibv_resize_cq(a.cq, 2000), ENOMEM);
+	EQUAL(ibv_dealloc_pd(parent), EBUSY);
+	EQUAL(ibv_destroy_qp(a.qp), 0);
+	CHECK(!heap.out[SENDS] && !heap.out[RECEIVES]);
+	EQUAL(ibv_destroy_cq(a.cq), 0);
+	CHECK(!heap.out[COMPLETIONS]);
+	EQUAL(ibv_dereg_mr(a.mr), 0);
+	EQUAL(ibv_dealloc_pd(parent), 0);
+	EQUAL(ibv_dealloc_pd(base), 0);
+}
+
+static void queues_in_memory_of_the_program_by_wire(void)
+{
+	setenv("IRONVERBS_PATH", "wire", 1);
+	queues_in_memory_of_the_program();
+}
+
+static void shared_receives_in_memory_of_the_program(void)
+{
+	struct heap heap = { 0 };
+	struct side a = side_on(open_first());
+	struct ibv_pd *parent = parent_with(a.pd, &heap);
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 10, .max_sge = 2 } };
+	struct ibv_srq *srq = ibv_create_srq(parent, &init);
+	CHECK(srq && heap.out[SHARED] == 1);
+	struct ibv_sge sge = part(&a, 0, 8);
+	struct ibv_recv_wr wr = { .wr_id = 0x1020304050607080, .sg_list = &sge, .num_sge = 1 }, *bad;
+	EQUAL(ibv_post_srq_recv(srq, &wr, &bad), 0);
+	CHECK(heap_has(&heap, wr.wr_id));
+	struct ibv_srq_attr attr = { .max_wr = 20 };
+	EQUAL(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR), 0);
+	CHECK(heap.asked[SHARED] == 2 && heap.out[SHARED] == 1 && heap_has(&heap, wr.wr_id));
+	/* A queue pair that takes its receives there has none of its own. */
+	struct ibv_qp_init_attr of_qp = { .send_cq = a.cq, .recv_cq = a.cq, .srq = srq, .qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 4, .max_send_sge = 1 } };
+	struct ibv_qp *qp = ibv_create_qp(parent, &of_qp);
+	CHECK(qp && heap.out[SENDS] == 1 && !heap.asked[RECEIVES]);
+	EQUAL(ibv_destroy_qp(qp), 0);
+	EQUAL(ibv_destroy_srq(srq), 0);
+	CHECK(!heap.out[SHARED] && !heap.out[SENDS]);
+}
+
+static void allocators_that_refuse(void)
+{
+	struct heap heap = { .how = NONE };
+	struct side a = side_on(open_first());
+	struct ibv_pd *parent = parent_with(a.pd, &heap);
+	struct ibv_qp_init_attr of_qp = { .send_cq = a.cq, .recv_cq = a.cq, .qp_type = IBV_QPT_UD,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 } };
+	struct ibv_cq_init_attr_ex of_cq = { .cqe = 16, .comp_mask = IBV_CQ_INIT_ATTR_MASK_PD, .parent_domain = parent };
+	struct ibv_srq_init_attr of_srq = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	for (heap.how = NONE; heap.how <= ASKEW; heap.how++) {
+		CHECK(!ibv_create_qp(parent, &of_qp) && errno == ENOMEM);
+		CHECK(!ibv_create_cq_ex(a.context, &of_cq) && errno == ENOMEM);
+		CHECK(!ibv_create_srq(parent, &of_srq) && errno == ENOMEM);
+		for (int i = 0; i < 8; i++)
+			EQUAL(heap.out[i], 0);
+	}
+	/* The library's own, when the allocator says so: nothing is freed by the program's. */
+	heap.how = DEFAULT;
+	struct ibv_qp *qp = ibv_create_qp(parent, &of_qp);
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(a.context, &of_cq);
+	struct ibv_srq *srq = ibv_create_srq(parent, &of_srq);
+	CHECK(qp && cq && srq);
+	EQUAL(ibv_destroy_qp(qp), 0);
+	EQUAL(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+	EQUAL(ibv_destroy_srq(srq), 0);
+	for (int i = 0; i < 8; i++)
+		EQUAL(heap.out[i], 0);
+	/* What is left goes when the context closes. */
+	heap.how = OURS;
+	CHECK(ibv_create_qp(parent, &of_qp) && ibv_create_cq_ex(a.context, &of_cq) && ibv_create_srq(parent, &of_srq));
+	EQUAL(ibv_close_device(a.context), 0);
+	for (int i = 0; i < 8; i++)
+		EQUAL(heap.out[i], 0);
 }
 
 static void parent_domains(void)
@@ -349,9 +557,7 @@ static void parent_domains(void)
 	struct side a = side_on(context), b = side_on(context);
 	struct ibv_td *td = ibv_alloc_td(context, &(struct ibv_td_init_attr){ 0 });
 	CHECK(td && td->context == context);
-	struct ibv_parent_domain_init_attr attr = { .pd = a.pd, .td = td,
-		.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
-		.alloc = no_memory, .free = no_free, .pd_context = &a };
+	struct ibv_parent_domain_init_attr attr = { .pd = a.pd, .td = td };
 	struct ibv_pd *parent = ibv_alloc_parent_domain(context, &attr);
 	CHECK(parent && parent->context == context);
 	struct ibv_cq_init_attr_ex cq = { .cqe = 16, .comp_mask = IBV_CQ_INIT_ATTR_MASK_PD, .parent_domain = parent };
@@ -405,7 +611,7 @@ static void domains_asked_wrongly(void)
 	attr.td = td;
 	CHECK(!ibv_alloc_parent_domain(context, &attr) && errno == EINVAL);
 	attr.td = NULL;
-	attr.comp_mask = 4;
+	attr.comp_mask = 8;
 	CHECK(!ibv_alloc_parent_domain(context, &attr) && errno == EINVAL);
 	attr.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
 	CHECK(!ibv_alloc_parent_domain(context, &attr) && errno == EINVAL);
@@ -433,6 +639,10 @@ static const struct test tests[] = {
 	TEST(the_first_context_closes_first),
 	TEST(imports_asked_wrongly),
 	TEST(parent_domains),
+	TEST(queues_in_memory_of_the_program),
+	TEST(queues_in_memory_of_the_program_by_wire),
+	TEST(shared_receives_in_memory_of_the_program),
+	TEST(allocators_that_refuse),
 	TEST(domains_asked_wrongly),
 };
 MAIN(tests)

@@ -117,6 +117,10 @@ ironverbs_capi_ibverbs_tests::programs! {
         the_first_context_closes_first
         imports_asked_wrongly
         parent_domains
+        queues_in_memory_of_the_program
+        queues_in_memory_of_the_program_by_wire
+        shared_receives_in_memory_of_the_program
+        allocators_that_refuse
         domains_asked_wrongly
     }
     counters {

@@ -106,7 +106,8 @@ pub(crate) unsafe fn create(
         // SAFETY: the caller's promise.
         false => Some(unsafe { find::<ibv_comp_channel>(channel)? }.inner.clone()),
     };
-    let cq = soft.create_cq_with(cqe, soft_channel.as_ref(), comp_vector, options)?;
+    let domain = extra.domain.as_ref().map(soft::Hold::pd);
+    let cq = soft.create_cq_with(cqe, soft_channel.as_ref(), comp_vector, options, domain)?;
     extra.channel = channel as usize;
     let view = View {
         inner: cq.clone(),

@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             ignore_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
         };
         let cursor = Some(Mutex::new(Cursor::default()));
-        let extra = CqExtra { cursor, _domain: domain, ..Default::default() };
+        let extra = CqExtra { cursor, domain, ..Default::default() };
         // SAFETY: the caller's promise.
         unsafe {
             cq::create(

@@ -147,7 +147,7 @@ pub(crate) struct CqExtra {
     /// Present on a CQ made by `ibv_create_cq_ex`.
     pub(crate) cursor: Option<Mutex<Cursor>>,
     /// The parent domain that it was made with.
-    pub(crate) _domain: Option<soft::Hold>,
+    pub(crate) domain: Option<soft::Hold>,
 }
 
 /// The parts of a QP that only its C side has.

@@ -482,19 +482,20 @@ impl Context {
         channel: Option<&Arc<Channel>>,
         comp_vector: u32,
     ) -> Result<Arc<Cq>, Error> {
-        self.create_cq_with(cqe, channel, comp_vector, CqOptions::default())
+        self.create_cq_with(cqe, channel, comp_vector, CqOptions::default(), None)
     }
 
-    /// The same, with more to say (ibv_create_cq_ex(3)).
+    /// The same, with more to say (ibv_create_cq_ex(3)): among that a parent domain, in whose memory it is then.
     pub fn create_cq_with(
         self: &Arc<Self>,
         cqe: u32,
         channel: Option<&Arc<Channel>>,
         comp_vector: u32,
         options: CqOptions,
+        domain: Option<&Arc<Pd>>,
     ) -> Result<Arc<Cq>, Error> {
         self.check()?;
-        Cq::new(self, cqe, channel, comp_vector, options)
+        Cq::new(self, cqe, channel, comp_vector, options, domain)
     }
 
     /// Opens the XRC domain of a file, or one that no file names (ibv_open_xrcd(3)). `create` and `exclusive` are

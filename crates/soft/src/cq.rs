@@ -1,6 +1,5 @@
 //! Completion queues.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -10,12 +9,14 @@ use ironverbs_transport::verbs::{Wc, WcStatus};
 
 use crate::context::limits;
 use crate::cq::moderation::{Held, Moderation};
+use crate::cq::ring::Ring;
 use crate::event::{AsyncEvent, EventCount, EventKind, EventSource};
 use crate::object::{self, Identity};
 use crate::status::Waiting;
-use crate::{Channel, Context, Error};
+use crate::{Channel, Context, Error, Kind, Pd};
 
 pub(crate) mod moderation;
+mod ring;
 
 /// Which completion the CQ waits for to raise an event.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +34,7 @@ pub(crate) struct Reads {
     pub(crate) requests: u64,
 }
 
-#[derive(Debug)]
+#[derive(Copy, Clone, Debug)]
 struct Entry {
     wc: Wc,
     reads: Option<Reads>,
@@ -61,7 +62,7 @@ pub struct CqOptions {
 /// Completions that were taken out at one go, to be read one by one: [`Cq::lend`].
 #[derive(Debug, Default)]
 pub struct Lent {
-    entries: VecDeque<Entry>,
+    entries: Ring,
     /// How many of them were read.
     read: usize,
     lent: bool,
@@ -96,7 +97,7 @@ impl Lent {
 
 #[derive(Debug)]
 struct Entries {
-    queue: VecDeque<Entry>,
+    queue: Ring,
     /// Where the QPs that complete sends here read how many they are done with. A count per completion would cost more
     /// than the rest of it.
     senders: Vec<Option<Arc<AtomicU64>>>,
@@ -138,6 +139,8 @@ pub struct Cq {
     me: Weak<Cq>,
     context: Arc<Context>,
     channel: Option<Arc<Channel>>,
+    /// The domain whose memory it may be in.
+    domain: Option<Arc<Pd>>,
     options: CqOptions,
     entries: Mutex<Entries>,
     /// Number of entries, readable without the lock: an empty poll takes none.
@@ -153,6 +156,7 @@ impl Cq {
         channel: Option<&Arc<Channel>>,
         comp_vector: u32,
         options: CqOptions,
+        domain: Option<&Arc<Pd>>,
     ) -> Result<Arc<Cq>, Error> {
         check_cqe(cqe)?;
         if comp_vector >= limits::COMP_VECTORS {
@@ -169,10 +173,16 @@ impl Cq {
             if !Arc::ptr_eq(channel.context(), context) {
                 return Err(Error::Foreign { what: "completion channel" });
             }
+        }
+        let queue = match domain {
+            Some(domain) => Ring::new(cqe, domain.memory(Kind::Completions, Ring::bytes(cqe))?),
+            None => Ring::default(),
+        };
+        if let Some(channel) = channel {
             object::take(&channel.users);
         }
         let entries = Entries {
-            queue: VecDeque::with_capacity((cqe as usize).min(64)),
+            queue,
             senders: Vec::new(),
             lenders: 0,
             dropped: Vec::new(),
@@ -190,6 +200,7 @@ impl Cq {
             me: me.clone(),
             context: context.clone(),
             channel: channel.cloned(),
+            domain: domain.cloned(),
             options,
             entries: Mutex::new(entries),
             len: AtomicUsize::new(0),
@@ -263,14 +274,13 @@ impl Cq {
             entries.lenders += 1;
         }
         let entries = &mut *entries;
-        if entries.queue.len() <= Lent::MOST {
-            lent.entries.reserve(Lent::MOST.min(entries.cqe));
+        if entries.queue.len() <= Lent::MOST && !entries.queue.is_given() {
             std::mem::swap(&mut lent.entries, &mut entries.queue);
         } else {
-            lent.entries.extend(entries.queue.drain(..Lent::MOST));
+            entries.queue.move_to(Lent::MOST, &mut lent.entries);
         }
-        for entry in &lent.entries {
-            entries.note(entry);
+        for index in 0..lent.entries.len() {
+            lent.entries.get(index).inspect(|entry| entries.note(entry));
         }
         self.len.store(entries.queue.len(), Ordering::Release);
         Ok(!lent.entries.is_empty())
@@ -283,15 +293,20 @@ impl Cq {
         }
         let mut entries = self.entries.lock();
         let entries = &mut *entries;
-        lent.entries.drain(..lent.read);
+        lent.entries.forget(lent.read);
         lent.read = 0;
         if !entries.dropped.is_empty() {
             lent.entries.retain(|entry| !entries.dropped.contains(&entry.wc.qpn));
         }
         if !lent.entries.is_empty() {
             lent.entries.iter_mut().for_each(|entry| entry.reads = None);
-            lent.entries.append(&mut entries.queue);
-            std::mem::swap(&mut lent.entries, &mut entries.queue);
+            // What came meanwhile goes behind it, and all of it back to where the queue is.
+            entries.queue.move_to(usize::MAX, &mut lent.entries);
+            if entries.queue.is_given() {
+                lent.entries.move_to(usize::MAX, &mut entries.queue);
+            } else {
+                std::mem::swap(&mut lent.entries, &mut entries.queue);
+            }
         }
         entries.lenders -= 1;
         self.len.store(entries.queue.len(), Ordering::Release);
@@ -340,6 +355,9 @@ impl Cq {
         self.context.check()?;
         self.identity.check()?;
         check_cqe(cqe)?;
+        // Asked for before anything is locked, as whoever gives it may do as he likes.
+        let block = self.domain.as_ref().map(|pd| pd.memory(Kind::Completions, Ring::bytes(cqe)));
+        let queue = block.transpose()?.map(|block| Ring::new(cqe, block));
         let mut entries = self.entries.lock();
         if (cqe as usize) < entries.queue.len() {
             return Err(Error::Invalid {
@@ -349,6 +367,12 @@ impl Cq {
             });
         }
         entries.cqe = cqe as usize;
+        let before = queue.map(|mut queue| {
+            entries.queue.move_to(usize::MAX, &mut queue);
+            std::mem::replace(&mut entries.queue, queue)
+        });
+        drop(entries);
+        drop(before);
         Ok(())
     }
 
@@ -442,7 +466,14 @@ impl Cq {
     fn release(&self) -> Result<(), Error> {
         self.context.inner().check()?;
         self.identity.retire_unless_used(&self.users)?;
-        if self.entries.lock().fire() != Armed::No {
+        let (armed, queue) = {
+            let mut entries = self.entries.lock();
+            self.len.store(0, Ordering::Release);
+            (entries.fire(), std::mem::take(&mut entries.queue))
+        };
+        // Whoever gave its memory is called with nothing locked.
+        drop(queue);
+        if armed != Armed::No {
             self.context.inner().disarmed();
         }
         self.context.events.forget(self);

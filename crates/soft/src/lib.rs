@@ -61,7 +61,7 @@ pub use fabric::{Neighbourhood, ReachError, SmEvents, SmRegistration};
 pub use host::Host;
 pub use management::{MadAddress, MadPort, ReceivedMad};
 pub use mr::Mr;
-pub use pd::{Hold, Pd, QpInit, SrqInit};
+pub use pd::{Hold, Kind, Pd, QpInit, SrqInit};
 pub use qp::{PostGuard, Qp};
 pub use registry::Member;
 pub use srq::{Srq, SrqAttr};
@@ -69,6 +69,7 @@ pub use status::{ProcessStatus, QpStatus, ServiceStatus, WaitStatus};
 pub use window::{Mw, MwType};
 pub use xrcd::Xrcd;
 
+pub use ironverbs_slots::{Given, Giver};
 pub use ironverbs_transport::qp::{Carried, Counters, Direct, ModifyError, Payload, PostError};
 pub use ironverbs_transport::verbs::*;
 pub use ironverbs_wire::{Gid, Mtu, Path};

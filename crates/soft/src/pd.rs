@@ -4,7 +4,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use ironverbs_slots::{Block, Giver, Refused};
 use ironverbs_sys::mem;
+use ironverbs_transport::qp::QpMemory;
 use ironverbs_transport::verbs::{Access, AhAttr, Fault, QpCap, QpType};
 use parking_lot::Mutex;
 
@@ -20,6 +22,8 @@ pub struct Pd {
     pub(crate) users: AtomicUsize,
     context: Arc<Context>,
     is_parent: bool,
+    /// Whose memory the queues are made of.
+    giver: Option<Arc<dyn Giver>>,
     /// The domain that this one is another view of, until it is destroyed: what was made in it may outlive that by a moment.
     base: Mutex<Option<Hold>>,
 }
@@ -28,9 +32,40 @@ pub struct Pd {
 #[derive(Debug)]
 pub struct Hold(Arc<Pd>);
 
+impl Hold {
+    /// The domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.0
+    }
+}
+
 impl Drop for Hold {
     fn drop(&mut self) {
         object::give_back(&self.0.users);
+    }
+}
+
+/// What memory is asked for, of who gives it to a parent domain.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The send requests of a queue pair.
+    Sends = 1,
+    /// The receive requests of a queue pair.
+    Receives = 2,
+    /// A shared receive queue.
+    SharedReceives = 3,
+    /// A completion queue.
+    Completions = 4,
+}
+
+impl Kind {
+    pub(crate) fn refused(self) -> Error {
+        let what = match self {
+            Kind::Sends | Kind::Receives => "queue pair in memory of the domain's allocator",
+            Kind::SharedReceives => "shared receive queue in memory of the domain's allocator",
+            Kind::Completions => "completion queue in memory of the domain's allocator",
+        };
+        Error::NoMemory { what }
     }
 }
 
@@ -68,13 +103,19 @@ impl Pd {
             users: AtomicUsize::new(0),
             context: context.clone(),
             is_parent: false,
+            giver: None,
             base: Mutex::new(None),
         }))
     }
 
     /// Makes a parent domain: interchangeable with this one, which it keeps from being freed, and with a count of users of
-    /// its own (ibv_alloc_parent_domain(3)).
-    pub fn parent_domain(self: &Arc<Self>) -> Result<Arc<Pd>, Error> {
+    /// its own (ibv_alloc_parent_domain(3)). The queues of queue pairs, shared receive queues and completion queues that are
+    /// made in it are in memory that `giver` gives for each [`Kind`]; it is called by the thread that makes, resizes or
+    /// destroys one, with nothing locked.
+    pub fn parent_domain(
+        self: &Arc<Self>,
+        giver: Option<Arc<dyn Giver>>,
+    ) -> Result<Arc<Pd>, Error> {
         self.context.check()?;
         let base = self.hold()?;
         Ok(Arc::new(Pd {
@@ -82,6 +123,7 @@ impl Pd {
             users: AtomicUsize::new(0),
             context: self.context.clone(),
             is_parent: true,
+            giver,
             base: Mutex::new(Some(base)),
         }))
     }
@@ -89,6 +131,20 @@ impl Pd {
     /// Whether it was made by [`parent_domain`](Pd::parent_domain).
     pub fn is_parent(&self) -> bool {
         self.is_parent
+    }
+
+    /// Memory for a queue, of so many bytes.
+    pub(crate) fn memory(&self, kind: Kind, bytes: usize) -> Result<Block, Error> {
+        Block::ask(self.giver.as_ref(), bytes, kind as u64).map_err(|Refused| kind.refused())
+    }
+
+    /// The same for those of a queue pair.
+    pub(crate) fn qp_memory(&self) -> Option<QpMemory> {
+        self.giver.as_ref().map(|giver| QpMemory {
+            giver: giver.clone(),
+            sends: Kind::Sends as u64,
+            receives: Kind::Receives as u64,
+        })
     }
 
     /// Whether memory of the one may be used with queue pairs of the other.

@@ -29,7 +29,7 @@ use crate::progress::Now;
 use crate::status::Waiting;
 use crate::surroundings::{Pull, Surroundings};
 use crate::xrcd::{Opened, Xrcd};
-use crate::{Context, Cq, Error, Pd, QpInit, Srq};
+use crate::{Context, Cq, Error, Kind, Pd, QpInit, Srq};
 
 /// A queue pair (ibv_create_qp(3)).
 #[derive(Debug)]
@@ -181,7 +181,12 @@ impl Qp {
             sq_sig_all: init.sq_sig_all,
             srq: init.srq.is_some(),
         };
-        let mut transport = transport::Qp::new(config);
+        let mut transport = match pd.qp_memory() {
+            None => transport::Qp::new(config),
+            Some(memory) => transport::Qp::in_memory(config, &memory)
+                .map_err(|_| Kind::Sends.refused())
+                .inspect_err(|_| host.qps.write().rest(qpn, host.now()))?,
+        };
         transport.set_ud_mtu(context.device().link().1);
         object::take(&pd.users);
         object::take(&init.send_cq.users);
@@ -816,7 +821,7 @@ impl Qp {
         self.detach_all_mcast();
         host.qps.write().remove(self.qpn, host.now());
         host.fabric.qps_changed(host);
-        {
+        let queues = {
             let mut state = self.state.lock();
             self.settle_debts(&mut state, host.now());
             if let Some(board) = host.board() {
@@ -830,7 +835,10 @@ impl Qp {
             if state.unpublished {
                 host.unpublished.forget(self);
             }
-        }
+            state.transport.give_back()
+        };
+        // Whoever gave their memory is called with nothing locked.
+        drop(queues);
         self.send_cq.purge(self.qpn);
         self.recv_cq.purge(self.qpn);
         self.send_cq.remove_sender(self.sender);

@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 
+use ironverbs_slots::{Block, Slots, bytes_for};
 use ironverbs_transport::device::RecvWqe;
 use ironverbs_transport::qp::PostError;
 use ironverbs_transport::verbs::{QpState, Sge};
@@ -12,7 +13,7 @@ use crate::context::limits;
 use crate::event::{AsyncEvent, EventCount, EventKind, EventSource};
 use crate::object::{self, Identity};
 use crate::status::Waiting;
-use crate::{Context, Cq, Error, Pd, SrqInit, Xrcd};
+use crate::{Context, Cq, Error, Kind, Pd, SrqInit, Xrcd};
 
 /// What an SRQ holds (`struct ibv_srq_attr`).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -28,8 +29,8 @@ pub struct SrqAttr {
 /// A ring of receive requests.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    wqes: Box<[Wqe]>,
-    sges: Box<[Sge]>,
+    wqes: Slots<Wqe>,
+    sges: Slots<Sge>,
     max_sge: usize,
     head: usize,
     len: usize,
@@ -43,22 +44,25 @@ struct Wqe {
 }
 
 impl Ring {
-    pub(crate) fn new(max_wr: usize, max_sge: usize) -> Ring {
-        Ring {
-            wqes: vec![Wqe::default(); max_wr].into(),
-            sges: vec![Sge::default(); max_wr * max_sge].into(),
-            max_sge,
-            head: 0,
-            len: 0,
-            limit: 0,
-        }
+    /// In `block`, which is of [`bytes`](Ring::bytes) bytes, or in memory of the library.
+    pub(crate) fn new(max_wr: usize, max_sge: usize, mut block: Block) -> Ring {
+        let mut wqes = block.slots(max_wr, Wqe::default());
+        let mut sges = block.slots(max_wr * max_sge, Sge::default());
+        wqes.resize(max_wr, Wqe::default());
+        sges.resize(max_wr * max_sge, Sge::default());
+        Ring { wqes, sges, max_sge, head: 0, len: 0, limit: 0 }
+    }
+
+    /// The memory of one of that size.
+    fn bytes(max_wr: usize, max_sge: usize) -> usize {
+        bytes_for::<Wqe>(max_wr) + bytes_for::<Sge>(max_wr * max_sge)
     }
 
     pub(crate) fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         if sges.len() > self.max_sge {
             return Err(PostError::TooManySges { asked: sges.len(), max: self.max_sge as u32 });
         }
-        if self.len == self.wqes.len() {
+        if self.len >= self.wqes.len() {
             return Err(PostError::QueueFull { max: self.len as u32 });
         }
         let slot = (self.head + self.len) % self.wqes.len();
@@ -83,8 +87,8 @@ impl Ring {
         true
     }
 
-    fn resized(&mut self, max_wr: usize) -> Ring {
-        let mut ring = Ring::new(max_wr, self.max_sge);
+    fn resized(&mut self, max_wr: usize, block: Block) -> Ring {
+        let mut ring = Ring::new(max_wr, self.max_sge, block);
         ring.limit = self.limit;
         let mut wqe = RecvWqe::default();
         while self.pop(&mut wqe) {
@@ -119,7 +123,7 @@ impl Srq {
     pub(crate) fn new(pd: &Arc<Pd>, init: SrqInit) -> Result<Arc<Srq>, Error> {
         check_init(init)?;
         let identity = pd.host().counted(&pd.host().quotas.srq)?;
-        Ok(Srq::make(identity, pd, init, None))
+        Ok(Srq::make(identity, pd, ring(pd, init)?, None))
     }
 
     pub(crate) fn new_xrc(
@@ -139,18 +143,18 @@ impl Srq {
             }
         }
         let identity = pd.host().counted(&pd.host().quotas.srq)?;
+        let ring = ring(pd, init)?;
         let number = domain.take_number().ok_or(Error::NoMemory { what: "XRC SRQ number" })?;
         object::take(&domain.users);
         object::take(&cq.users);
         let xrc = Xrc { number, domain: domain.clone(), cq: cq.clone() };
-        let srq = Srq::make(identity, pd, init, Some(xrc));
+        let srq = Srq::make(identity, pd, ring, Some(xrc));
         domain.add(number, &srq);
         Ok(srq)
     }
 
-    fn make(identity: Identity, pd: &Arc<Pd>, init: SrqInit, xrc: Option<Xrc>) -> Arc<Srq> {
+    fn make(identity: Identity, pd: &Arc<Pd>, ring: Ring, xrc: Option<Xrc>) -> Arc<Srq> {
         object::take(&pd.users);
-        let ring = Ring::new(init.max_wr as usize, init.max_sge.max(1) as usize);
         Arc::new_cyclic(|me| Srq {
             identity,
             users: AtomicUsize::new(0),
@@ -192,16 +196,23 @@ impl Srq {
     pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Error> {
         self.context().check()?;
         self.identity.check()?;
-        let mut ring = self.ring.lock();
+        let mut block = Block::default();
         if let Some(max_wr) = max_wr {
             check_wr(max_wr)?;
-            if (max_wr as usize) < ring.len {
-                return Err(Error::Invalid {
-                    what: "max_wr",
-                    value: max_wr.into(),
-                    why: "more receives than that are posted",
-                });
-            }
+            // Asked for before anything is locked, as whoever gives it may do as he likes.
+            let max_sge = self.ring.lock().max_sge;
+            let bytes = Ring::bytes(max_wr as usize, max_sge);
+            block = self.pd.memory(Kind::SharedReceives, bytes)?;
+        }
+        let mut ring = self.ring.lock();
+        if let Some(max_wr) = max_wr
+            && (max_wr as usize) < ring.len
+        {
+            return Err(Error::Invalid {
+                what: "max_wr",
+                value: max_wr.into(),
+                why: "more receives than that are posted",
+            });
         }
         let capacity = max_wr.map_or(ring.wqes.len(), |n| n as usize);
         if let Some(limit) = limit
@@ -213,12 +224,16 @@ impl Srq {
                 max: capacity as u64,
             });
         }
+        let mut before = None;
         if max_wr.is_some() && capacity != ring.wqes.len() {
-            *ring = ring.resized(capacity);
+            let resized = ring.resized(capacity, block);
+            before = Some(std::mem::replace(&mut *ring, resized));
         }
         if let Some(limit) = limit {
             ring.limit = limit as usize;
         }
+        drop(ring);
+        drop(before);
         Ok(())
     }
 
@@ -272,6 +287,9 @@ impl Srq {
     fn release(&self) -> Result<(), Error> {
         self.context().inner().check()?;
         self.identity.retire_unless_used(&self.users)?;
+        // Nobody comes any more. Whoever gave its memory is called with nothing locked.
+        let ring = std::mem::replace(&mut *self.ring.lock(), Ring::new(0, 0, Block::default()));
+        drop(ring);
         if let Some(xrc) = &self.xrc {
             xrc.domain.remove(xrc.number);
             object::give_back(&xrc.domain.users);
@@ -290,6 +308,12 @@ impl Drop for Srq {
 }
 
 object::accessors!(Srq);
+
+fn ring(pd: &Pd, init: SrqInit) -> Result<Ring, Error> {
+    let (max_wr, max_sge) = (init.max_wr as usize, init.max_sge.max(1) as usize);
+    let block = pd.memory(Kind::SharedReceives, Ring::bytes(max_wr, max_sge))?;
+    Ok(Ring::new(max_wr, max_sge, block))
+}
 
 fn check_init(init: SrqInit) -> Result<(), Error> {
     check_wr(init.max_wr)?;

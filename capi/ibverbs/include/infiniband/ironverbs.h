@@ -1,7 +1,7 @@
 /*
  * What libibverbs.so.1 of ironverbs has beyond that of Linux: whether a GID can be reached, and
  * events when GIDs and multicast groups come and go. See ibv_gid_reachable(3) and
- * ibv_register_sm_events(3).
+ * ibv_register_sm_events(3). And names for what the allocators of parent domains are asked for.
  */
 #ifndef INFINIBAND_IRONVERBS_H
 #define INFINIBAND_IRONVERBS_H
@@ -13,6 +13,14 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* The resource types that allocators are called with, see ibv_alloc_parent_domain(3). */
+enum ironverbs_resource_type {
+	IRONVERBS_RES_SEND_QUEUE = 1,
+	IRONVERBS_RES_RECV_QUEUE = 2,
+	IRONVERBS_RES_SRQ = 3,
+	IRONVERBS_RES_CQ = 4,
+};
 
 /* What a registration is for. */
 typedef enum ibv_sm_event_type {

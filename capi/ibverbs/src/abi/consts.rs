@@ -81,6 +81,7 @@ pub(crate) const IBV_VALUES_MASK_RAW_CLOCK: u32 = 1;
 
 pub(crate) const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS: u32 = 1;
 pub(crate) const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 1 << 1;
+pub(crate) const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC: u32 = 1 << 2;
 
 pub(crate) const IBV_DM_MASK_HANDLE: u32 = 1;
 

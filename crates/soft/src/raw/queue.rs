@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::srq::Ring;
 use crate::{Cq, Pd};
+use ironverbs_slots::Block;
 
 /// How long a frame waits for a receive, as in the memory of an adapter: a program that posts receives as it takes frames
 /// out is a little late now and then. Those behind it wait in the socket meanwhile.
@@ -128,7 +129,7 @@ impl RecvQueue {
             state: WqState::Reset,
             quiet: false,
             starved: true,
-            ring: Ring::new(max_wr as usize, max_sge.max(1) as usize),
+            ring: Ring::new(max_wr as usize, max_sge.max(1) as usize, Block::default()),
             wqe: RecvWqe::default(),
         };
         RecvQueue {

@@ -11,6 +11,7 @@ mod direct;
 mod emit;
 mod error;
 mod local;
+mod memory;
 mod message;
 mod modify;
 mod post;
@@ -36,6 +37,7 @@ use ironverbs_wire::{Mtu, Packet, Path, Service};
 pub use self::counters::{Carried, Counters, Direct, Dropped};
 pub use self::direct::Accepts;
 pub use self::error::{ModifyError, PostError};
+pub use self::memory::{QpMemory, Queues};
 pub use self::send_queue::Payload;
 pub use self::short::{Candidate, Short};
 
@@ -125,6 +127,10 @@ pub struct Qp {
 impl Qp {
     /// A queue pair in the state RESET.
     pub fn new(config: QpConfig) -> Qp {
+        Qp::of(config, Queues::of_library(&config))
+    }
+
+    fn of(config: QpConfig, queues: Queues) -> Qp {
         Qp {
             config,
             attr: QpAttr { cap: config.cap, ..QpAttr::default() },
@@ -134,8 +140,8 @@ impl Qp {
             held: false,
             uses_locals: false,
             watch: Watch::default(),
-            sends: SendQueue::new(&config.cap),
-            receives: RecvQueue::new(&config.cap, config.srq || config.qp_type == QpType::XrcRecv),
+            sends: queues.sends,
+            receives: queues.receives,
             requester: Requester::default(),
             responder: Responder::default(),
             counters: Counters::default(),

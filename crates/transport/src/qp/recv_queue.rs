@@ -1,5 +1,7 @@
 //! Receive requests: the QP's own queue, or what it took from a shared one.
 
+use ironverbs_slots::{Block, Slots, bytes_for};
+
 use super::error::PostError;
 use crate::device::{Device, RecvWqe};
 use crate::verbs::{QpCap, Sge};
@@ -15,19 +17,35 @@ pub(super) enum RecvQueue {
 }
 
 impl RecvQueue {
-    pub(super) fn new(cap: &QpCap, shared: bool) -> RecvQueue {
+    /// A queue of its own is in `block`, which is of [`bytes`](RecvQueue::bytes) bytes.
+    pub(super) fn new(cap: &QpCap, shared: bool, mut block: Block) -> RecvQueue {
         if shared {
             return RecvQueue::Shared { wqe: RecvWqe::default(), held: false };
         }
+        let size = (cap.max_recv_wr as usize).next_power_of_two();
         RecvQueue::Own(Ring {
             max: cap.max_recv_wr,
             max_sge: cap.max_recv_sge,
-            size: (cap.max_recv_wr as usize).next_power_of_two(),
-            slots: Vec::new(),
-            sges: Vec::new(),
+            size,
+            slots: block.slots(size, Slot { wr_id: 0, sges: 0 }),
+            sges: block.slots(size * cap.max_recv_sge as usize, Sge::default()),
             head: 0,
             tail: 0,
         })
+    }
+
+    /// The memory of a queue that is full. None is needed for one that takes no requests.
+    pub(super) fn bytes(cap: &QpCap, shared: bool) -> usize {
+        let size = (cap.max_recv_wr as usize).next_power_of_two();
+        match shared || cap.max_recv_wr == 0 {
+            true => 0,
+            false => bytes_for::<Slot>(size) + bytes_for::<Sge>(size * cap.max_recv_sge as usize),
+        }
+    }
+
+    /// Whether its memory was given.
+    pub(super) fn is_given(&self) -> bool {
+        matches!(self, RecvQueue::Own(ring) if ring.slots.is_given())
     }
 
     pub(super) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
@@ -89,9 +107,9 @@ pub(super) struct Ring {
     max_sge: u32,
     /// Slots, a power of two.
     size: usize,
-    slots: Vec<Slot>,
+    slots: Slots<Slot>,
     /// `max_sge` elements per slot.
-    sges: Vec<Sge>,
+    sges: Slots<Sge>,
     /// Requests finished and posted since the beginning.
     head: u64,
     tail: u64,

@@ -1,5 +1,7 @@
 //! Send requests from posting to completion.
 
+use ironverbs_slots::{Block, Slots, bytes_for};
+
 use super::error::PostError;
 use super::seq::Seq;
 use crate::verbs::{QpCap, SendFlags, SendWr, Sge, VendorErr, WcStatus, WrOpcode};
@@ -66,6 +68,26 @@ pub(super) struct SendWqe {
 }
 
 impl SendWqe {
+    /// What stands in a place that no request has had yet.
+    const NONE: SendWqe = SendWqe {
+        wr: SendWr {
+            wr_id: 0,
+            opcode: WrOpcode::Send,
+            flags: SendFlags::empty(),
+            imm: [0; 4],
+            invalidate_rkey: 0,
+            remote_addr: 0,
+            rkey: 0,
+            compare_add: 0,
+            swap: 0,
+            ud: None,
+            xrc_srqn: 0,
+        },
+        len: 0,
+        progress: Progress::Posted,
+        stored: Stored::Sges(0),
+    };
+
     /// Whether it does nothing at the responder but read and write memory.
     pub(super) fn is_one_sided(&self) -> bool {
         self.wr.opcode == WrOpcode::Write
@@ -90,26 +112,48 @@ pub(super) struct SendQueue {
     cap: QpCap,
     /// Slots, a power of two.
     size: usize,
-    slots: Vec<SendWqe>,
+    slots: Slots<SendWqe>,
     /// `cap.max_send_sge` elements per slot.
-    sges: Vec<Sge>,
+    sges: Slots<Sge>,
     /// `cap.max_inline_data` bytes per slot, made with the first inline request.
-    inline: Vec<u8>,
+    inline: Slots<u8>,
     head: u64,
     tail: u64,
 }
 
 impl SendQueue {
-    pub(super) fn new(cap: &QpCap) -> SendQueue {
+    /// In `block`, which is of [`bytes`](SendQueue::bytes) bytes.
+    pub(super) fn new(cap: &QpCap, mut block: Block) -> SendQueue {
+        let (size, sges, inline) = Self::sizes(cap);
         SendQueue {
             cap: *cap,
-            size: (cap.max_send_wr as usize).next_power_of_two(),
-            slots: Vec::new(),
-            sges: Vec::new(),
-            inline: Vec::new(),
+            size,
+            slots: block.slots(size, SendWqe::NONE),
+            sges: block.slots(sges, Sge::default()),
+            inline: block.slots(inline, 0),
             head: 0,
             tail: 0,
         }
+    }
+
+    /// The memory of a queue that is full. None is needed for one that takes no requests.
+    pub(super) fn bytes(cap: &QpCap) -> usize {
+        let (size, sges, inline) = Self::sizes(cap);
+        match cap.max_send_wr {
+            0 => 0,
+            _ => bytes_for::<SendWqe>(size) + bytes_for::<Sge>(sges) + bytes_for::<u8>(inline),
+        }
+    }
+
+    /// Slots, a power of two, and the elements and bytes that they may have.
+    fn sizes(cap: &QpCap) -> (usize, usize, usize) {
+        let size = (cap.max_send_wr as usize).next_power_of_two();
+        (size, size * cap.max_send_sge as usize, size * cap.max_inline_data as usize)
+    }
+
+    /// Whether its memory was given.
+    pub(super) fn is_given(&self) -> bool {
+        self.slots.is_given()
     }
 
     pub(super) fn head(&self) -> u64 {
