@@ -1,21 +1,23 @@
 //! Queue pairs.
 
 mod ends;
+mod modify;
 mod short;
+mod traffic;
 
 pub(crate) use self::ends::Unpublished;
+pub use self::traffic::PostGuard;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use ironverbs_sys::moment::{Mutex, MutexGuard};
+use ironverbs_sys::moment::Mutex;
 use ironverbs_transport::device::Instant;
-use ironverbs_transport::qp::{self as transport, Counters, Output, Payload, PostError, QpConfig};
-use ironverbs_transport::verbs::{Access, AttrMask, QpAttr, QpCap, QpState, QpType, SendWr, Sge};
-use ironverbs_wire::{Packet, Path};
+use ironverbs_transport::qp::{self as transport, Counters, PostError, QpConfig};
+use ironverbs_transport::verbs::{Access, QpCap, QpState, QpType, Sge};
 
 use crate::comp_cntr::{self, Counting};
-use crate::context::{check_port, limits};
+use crate::context::limits;
 use crate::cq::Reads;
 use crate::direct::table::{QpLine, line_of_qp};
 use crate::direct::{Aim, Thing};
@@ -23,11 +25,9 @@ use crate::event::EventCount;
 use crate::host::Inner;
 use crate::local::Outbound;
 use crate::multicast::Attachments;
-use crate::neighbours::{DatagramSink, LOCAL_PACKET, LaneSink};
 use crate::object::{self, Identity};
-use crate::progress::Now;
 use crate::status::Waiting;
-use crate::surroundings::{Pull, Surroundings};
+use crate::surroundings::Surroundings;
 use crate::xrcd::{Opened, Xrcd};
 use crate::{Context, Cq, Error, Kind, Pd, QpInit, Srq};
 
@@ -287,6 +287,11 @@ impl Qp {
         self.xrcd.as_ref()
     }
 
+    /// Whether its packets reach the peer through shared memory.
+    pub fn is_local(&self) -> bool {
+        matches!(self.state.lock().link, Link::Lane(_))
+    }
+
     /// Counts one more reference to it, for [`Xrcd::open_qp`]; false when it was destroyed.
     pub(crate) fn open_again(&self) -> bool {
         let alive = self.identity.check().is_ok();
@@ -373,429 +378,9 @@ impl Qp {
         Access::from_bits_retain(self.access.load(Ordering::Relaxed))
     }
 
-    /// Changes attributes, the state among them (ibv_modify_qp(3)). On an error nothing has changed.
-    pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), Error> {
-        self.context().check()?;
-        if mask.contains(AttrMask::STATE) && attr.state == QpState::Err {
-            // An acknowledgement that is here tells that a request is done. What an adapter has heard is not flushed.
-            self.host().take_what_came();
-        }
-        self.change(attr, mask)
-    }
-
-    /// The same, as part of a round of the engine too.
-    pub(crate) fn change(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), Error> {
-        self.identity.check()?;
-        let path = self.validate(attr, mask)?;
-        let link = self.link(attr, mask, path.as_ref())?;
-        let mut state = self.state.lock();
-        if state.removed {
-            let device = self.context().device().name().to_owned();
-            return Err(Error::Removed { device });
-        }
-        let now = self.host().now();
-        let pkey = match mask.contains(AttrMask::PKEY_INDEX) {
-            true => self.context().pkey(1, attr.pkey_index.into())?,
-            // Not looked at.
-            false => limits::PKEY,
-        };
-        if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Reset | QpState::Err) {
-            self.settle_debts(&mut state, now);
-        }
-        {
-            let mut surroundings = Surroundings::of(self);
-            state.transport.modify(attr, mask, path, pkey, now, &mut surroundings)?;
-        }
-        if let Some(link) = link {
-            if let Link::Lane(_) = link {
-                state.transport.set_packet_size(LOCAL_PACKET);
-                state.transport.hold_timeouts();
-            }
-            state.link = link;
-            state.aim = None;
-            state.condemned = None;
-        }
-        if mask.contains(AttrMask::ACCESS_FLAGS) {
-            self.access.store(attr.access.bits(), Ordering::Relaxed);
-        }
-        if mask.contains(AttrMask::STATE) && attr.state == QpState::Reset {
-            state.link = Link::Wire;
-            state.aim = None;
-            state.condemned = None;
-            state.patience = None;
-            state.posted = 0;
-            self.access.store(0, Ordering::Relaxed);
-            self.send_cq.purge(self.qpn);
-            self.recv_cq.purge(self.qpn);
-            self.read.store(0, Ordering::Release);
-        }
-        self.pump(&mut state, now);
-        self.publish(&state);
-        let took = self.tell(&mut state);
-        drop(state);
-        if took {
-            // What a peer does by itself by what it was told before ends before this returns.
-            let told = (Waiting::ModifyQp, self.qpn);
-            self.host().wait_for_peers(Thing::Qp(line_of_qp(self.qpn)), told);
-        }
-        Ok(())
-    }
-
-    /// The same after packets, which change the PSN and seldom more.
-    #[inline]
-    fn tell_psn(&self, state: &mut State) {
-        match (&mut state.told, state.transport.accepts()) {
-            (Some(Told { line, psn }), Some(now))
-                if line.access == now.access && line.peer_qpn == now.peer =>
-            {
-                if let Some(table) = self.host().table.get().filter(|_| *psn != now.psn) {
-                    *psn = now.psn;
-                    table.set_psn(line_of_qp(self.qpn), now.psn);
-                }
-            }
-            (None, None) => {}
-            _ => {
-                self.tell(state);
-            }
-        }
-    }
-
-    /// Tells the peer's process what it may do by itself, if that has changed. Whether it was told otherwise before.
-    fn tell(&self, state: &mut State) -> bool {
-        let Some(table) = self.host().table.get() else { return false };
-        let index = line_of_qp(self.qpn);
-        let told = match (&state.link, state.transport.accepts()) {
-            (Link::Lane(lane), Some(accepts)) if !state.gone && !self.counting.needs_packets() => {
-                let peer = lane.peer();
-                let line = QpLine {
-                    pd: self.pd.handle(),
-                    access: accepts.access,
-                    peer_qpn: accepts.peer,
-                    peer_slot: peer.slot,
-                    peer_tenure: peer.tenure,
-                };
-                Some(Told { line, psn: accepts.psn })
-            }
-            _ => None,
-        };
-        if told == state.told {
-            return false;
-        }
-        let before = std::mem::replace(&mut state.told, told);
-        if let Some(told) = &told {
-            table.set_psn(index, told.psn);
-        }
-        let line = |told: &Told| told.line;
-        if before.as_ref().map(line) == told.as_ref().map(line) {
-            return false;
-        }
-        table.set_qp(index, told.as_ref().map(|told| &told.line));
-        before.is_some()
-    }
-
-    /// The way to the peer that a transition to RTR names.
-    fn link(
-        &self,
-        attr: &QpAttr,
-        mask: AttrMask,
-        path: Option<&Path>,
-    ) -> Result<Option<Link>, Error> {
-        let learns =
-            mask.contains(AttrMask::STATE | AttrMask::DEST_QPN) && attr.state == QpState::Rtr;
-        let (Some(path), true) = (path, learns && self.qp_type != QpType::Ud) else {
-            return Ok(None);
-        };
-        match self.host().lane_to(&path.dst, attr.dest_qpn) {
-            Some(lane) => Ok(Some(Link::Lane(lane?))),
-            None => Ok(Some(Link::Wire)),
-        }
-    }
-
-    /// Whether its packets reach the peer through shared memory.
-    pub fn is_local(&self) -> bool {
-        matches!(self.state.lock().link, Link::Lane(_))
-    }
-
-    /// What only the device can check of a modify: ports, keys, GIDs, MTU.
-    fn validate(&self, attr: &QpAttr, mask: AttrMask) -> Result<Option<Path>, Error> {
-        if mask.contains(AttrMask::PORT) {
-            check_port(attr.port_num)?;
-        }
-        if mask.contains(AttrMask::PKEY_INDEX) {
-            let pkey = self.context().pkey(1, attr.pkey_index.into())?;
-            if pkey == 0 {
-                let (what, value) = ("pkey_index", attr.pkey_index.into());
-                return Err(Error::Invalid { what, value, why: "the entry is empty" });
-            }
-        }
-        if mask.intersects(AttrMask::ALT_PATH | AttrMask::PATH_MIG_STATE) {
-            return Err(Error::NotSupported { what: "path migration" });
-        }
-        if mask.contains(AttrMask::RATE_LIMIT) {
-            return Err(Error::NotSupported { what: "a rate limit" });
-        }
-        if mask.contains(AttrMask::CAP) {
-            return Err(Error::NotSupported { what: "resizing a queue pair" });
-        }
-        for (bit, what, asked) in [
-            (AttrMask::MAX_QP_RD_ATOMIC, "max_rd_atomic", attr.max_rd_atomic),
-            (AttrMask::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", attr.max_dest_rd_atomic),
-        ] {
-            if mask.contains(bit) && u32::from(asked) > limits::RD_ATOMIC {
-                let (asked, max) = (asked.into(), limits::RD_ATOMIC.into());
-                return Err(Error::Limit { what, asked, max });
-            }
-        }
-        if mask.contains(AttrMask::PATH_MTU) {
-            let active = self.context().device().link().1;
-            if attr.path_mtu > active {
-                let (asked, max) = (attr.path_mtu.bytes() as u64, active.bytes() as u64);
-                return Err(Error::Limit { what: "path_mtu", asked, max });
-            }
-        }
-        match mask.contains(AttrMask::AV) {
-            true => self.context().resolve(&attr.ah).map(Some),
-            false => Ok(None),
-        }
-    }
-
-    /// Its attributes (ibv_query_qp(3)).
-    pub fn query(&self) -> QpAttr {
-        // A fork's copy of the lock may be held for ever; there the QP is as good as reset.
-        if self.own().is_err() {
-            return QpAttr::default();
-        }
-        self.state.lock().transport.query()
-    }
-
-    /// Posts a send request (ibv_post_send(3)); it is sent at once if it may be.
-    pub fn post_send(&self, wr: &SendWr, data: Payload<'_>) -> Result<(), PostError> {
-        self.post_batch().push(wr, data)
-    }
-
-    /// Posts several send requests that are sent together when the guard is dropped.
-    pub fn post_batch(&self) -> PostGuard<'_> {
-        PostGuard { qp: self, state: self.own().map(|()| self.state.lock()) }
-    }
-
     /// A fork's copy of the QP can do nothing, and its locks may be held for ever.
     fn own(&self) -> Result<(), PostError> {
         self.host().check().map_err(|_| PostError::State(QpState::Reset))
-    }
-
-    /// Posts a receive request (ibv_post_recv(3)).
-    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        self.own()?;
-        let mut state = self.state.lock();
-        state.takes_work()?;
-        state.transport.post_recv(wr_id, sges)?;
-        // In the error state it is flushed; otherwise nothing is to be sent.
-        if state.transport.state() == QpState::Err {
-            self.pump(&mut state, self.host().now());
-        }
-        Ok(())
-    }
-
-    /// Carries out what needs no packets. Whether that was all there was to do: then nobody needs to know the time,
-    /// which costs as much as all the rest here.
-    fn carry_out(&self, state: &mut State) -> bool {
-        let State { transport, link: Link::Lane(lane), gone: false, aim, .. } = state else {
-            return false;
-        };
-        if !lane.is_alive() || !transport.may_go_directly() {
-            return false;
-        }
-        let mut surroundings = Surroundings::without_packets(self, lane, *aim);
-        transport.transmit_directly(&mut surroundings);
-        *aim = surroundings.aim;
-        transport.output() == Output::None
-    }
-
-    /// Sends what may be sent now, and tells the timers. The lock is held until the packets have left, so that
-    /// packets of one QP keep their order.
-    fn pump(&self, state: &mut State, now: Instant) {
-        self.pump_at(state, || now);
-    }
-
-    /// The same, where the time may not be known yet.
-    fn pump_at(&self, state: &mut State, now: impl FnOnce() -> Instant) {
-        if state.gone {
-            return;
-        }
-        if state.transport.output() != Output::None {
-            let now = now();
-            self.carry_out_locals(state);
-            self.transmit(state, now);
-            // What those held up may go now.
-            while self.carry_out_locals(state) {
-                self.transmit(state, now);
-            }
-            self.tell_psn(state);
-            self.start_patience(state, || now);
-        }
-        self.publish_later(state);
-        self.set_timer(state);
-    }
-
-    /// Carries out requests that send nothing, while no sender is locked: others may have to be waited for.
-    #[inline]
-    fn carry_out_locals(&self, state: &mut State) -> bool {
-        state.transport.uses_locals()
-            && state.transport.carry_out_locals(&mut Surroundings::of(self))
-    }
-
-    fn transmit(&self, state: &mut State, now: Instant) {
-        let host = self.host();
-        let State { transport, link, .. } = state;
-        let link = &*link;
-        let mut surroundings = match link {
-            _ if transport.output() == Output::AcksOnly => Surroundings::on_demand(self),
-            Link::Lane(lane) if lane.is_alive() => Surroundings::with_lane(self, lane),
-            _ => Surroundings::of(self),
-        };
-        let sender = matches!(link, Link::Wire).then(|| host.sender()).flatten();
-        let full = match (link, sender) {
-            (Link::Lane(lane), _) if lane.is_alive() => {
-                let mut sink = LaneSink::new(lane, &host.cookie);
-                transport.transmit(now, &mut surroundings, &mut sink);
-                sink.finish()
-            }
-            (Link::Wire, Some(sender)) if self.qp_type == QpType::Ud => {
-                let mut sink = DatagramSink::new(host, sender);
-                sink.begin(self.context().device().ifindex());
-                transport.transmit(now, &mut surroundings, &mut sink);
-                sink.finish()
-            }
-            (Link::Wire, Some(mut sender)) => {
-                sender.begin(self.context().device().ifindex());
-                transport.transmit(now, &mut surroundings, &mut *sender);
-                sender.flush();
-                false
-            }
-            (Link::Lane(_), _) | (Link::Wire, None) => {
-                transport.transmit(now, &mut surroundings, &mut Nowhere::default());
-                false
-            }
-        };
-        self.owes.store(transport.owes_acks(), Ordering::Relaxed);
-        if full {
-            host.blocked.add(self.me());
-            // A sleeper has told the receivers of the lanes that were full when it went to sleep, not of this one.
-            host.kick.wake_sleeper();
-        }
-    }
-
-    fn set_timer(&self, state: &mut State) {
-        let Some(deadline) = state.next_deadline() else { return };
-        if state.timer.is_none_or(|known| deadline < known) {
-            state.timer = Some(deadline);
-            self.host().add_timer(deadline, self.qpn);
-        }
-    }
-
-    /// The timer set for `deadline` is due.
-    pub(crate) fn timer(&self, deadline: Instant, now: Instant) {
-        let mut state = self.state.lock();
-        if state.gone || state.timer != Some(deadline) {
-            return;
-        }
-        state.timer = None;
-        if state.transport.next_deadline().is_some_and(|d| d <= now) {
-            let mut surroundings = Surroundings::of(self);
-            state.transport.handle_timeout(now, &mut surroundings);
-        }
-        let silent = self.silent_lane(&mut state, now);
-        if state.condemned.is_some_and(|at| at <= now) {
-            state.condemned = None;
-            let mut surroundings = Surroundings::of(self);
-            state.transport.lose_peer(&mut surroundings);
-        }
-        self.tell(&mut state);
-        self.pump(&mut state, now);
-        self.publish(&state);
-        drop(state);
-        if let (Some(lane), Some(lanes)) = (silent, self.host().lanes()) {
-            lanes.doubt(lane.peer());
-        }
-    }
-
-    /// Takes a packet whose ICRC was right.
-    pub(crate) fn handle_packet(
-        &self,
-        packet: &Packet<'_>,
-        path: &Path,
-        udp_len: u16,
-        now: Instant,
-    ) {
-        let mut state = self.state.lock();
-        if !state.gone {
-            let mut surroundings = Surroundings::of(self);
-            state.transport.handle_packet(packet, path, udp_len, now, &mut surroundings);
-            if let Some(board) = self.host().board() {
-                board.expects(self.qpn, state.transport.expected_psn());
-            }
-        }
-    }
-
-    /// Takes a packet that came by a lane from `slot`, its payload to be fetched where there is a `pull`; false if there is
-    /// nobody to take it.
-    pub(crate) fn handle_record(
-        &self,
-        slot: u16,
-        packet: &Packet<'_>,
-        pull: Option<Pull>,
-        now: &mut Now<'_>,
-    ) -> bool {
-        let mut state = self.state.lock();
-        let State { transport, link: Link::Lane(lane), gone: false, .. } = &mut *state else {
-            return false;
-        };
-        let Some((path, _)) = transport.peer() else { return false };
-        // Who the peer is, the slot says.
-        if lane.slot() != slot {
-            return false;
-        }
-        let from = path.reversed();
-        let dropped = transport.counters().dropped.unwanted();
-        let mut surroundings = Surroundings::on_demand(self);
-        if let Some(pull) = pull {
-            let len = pull.source.len();
-            surroundings.pull = Some(pull);
-            surroundings.sender = lane.initiator.remote();
-            transport.handle_reference(packet, len, &from, now.get(), &mut surroundings);
-        } else {
-            // Of no account but for datagrams.
-            transport.handle_packet(packet, &from, 0, now.get(), &mut surroundings);
-        }
-        if let Some(board) = self.host().board() {
-            board.expects(self.qpn, transport.expected_psn());
-        }
-        // It lives, and takes our packets if it answers them.
-        if packet.op.is_response() {
-            transport.hold_timeouts();
-        }
-        let taken = transport.counters().dropped.unwanted() == dropped;
-        drop(surroundings);
-        // Before any acknowledgement leaves: who has it may go on by itself.
-        self.tell_psn(&mut state);
-        taken
-    }
-
-    /// After the packets of a batch: sends what they call for, except acknowledgements where `defer` is set.
-    pub(crate) fn settle(&self, defer: bool, now: &mut Now<'_>) -> Left {
-        let mut state = self.state.lock();
-        if defer && !state.gone && state.transport.output() == Output::AcksOnly {
-            self.owes.store(true, Ordering::Relaxed);
-            self.publish_later(&mut state);
-            self.set_timer(&mut state);
-            return Left::Acks;
-        }
-        if self.send_short_ack(&mut state) {
-            self.publish_later(&mut state);
-        } else {
-            self.pump_at(&mut state, || now.get());
-        }
-        Left::Nothing
     }
 
     /// Destroys it, in whatever state (ibv_destroy_qp(3)): what is posted is dropped, its completions with it, and
@@ -864,62 +449,6 @@ impl Drop for Qp {
 }
 
 object::accessors!(Qp);
-
-/// Send requests that go out together.
-#[derive(Debug)]
-pub struct PostGuard<'a> {
-    qp: &'a Qp,
-    /// Why nothing can be posted, in a fork.
-    state: Result<MutexGuard<'a, State>, PostError>,
-}
-
-impl PostGuard<'_> {
-    /// How many more can be posted now.
-    pub fn room(&self) -> usize {
-        let room =
-            |state: &MutexGuard<'_, State>| self.qp.room(state).min(state.transport.send_room());
-        self.state.as_ref().map_or(0, room)
-    }
-
-    /// Posts one more.
-    pub fn push(&mut self, wr: &SendWr, data: Payload<'_>) -> Result<(), PostError> {
-        let state = self.state.as_mut().map_err(|e| *e)?;
-        state.takes_work()?;
-        // A request keeps its place until the program has read its completion, or a later one (IBA 10.8.5.1): that
-        // is what keeps a program that does not poll from overrunning its CQ.
-        if self.qp.room(state) == 0 {
-            return Err(PostError::QueueFull { max: self.qp.cap.max_send_wr });
-        }
-        state.transport.post_send(wr, data)?;
-        state.posted += 1;
-        Ok(())
-    }
-}
-
-impl Drop for PostGuard<'_> {
-    fn drop(&mut self) {
-        let Ok(state) = &mut self.state else { return };
-        if self.qp.carry_out(state) || self.qp.send_short(state) {
-            self.qp.publish_later(state);
-        } else {
-            let now = self.qp.host().now();
-            self.qp.pump(state, now);
-        }
-    }
-}
-
-/// The sink of a device without a wire: what it sends is lost.
-#[derive(Debug, Default)]
-struct Nowhere(Vec<u8>);
-
-impl ironverbs_transport::device::Sink for Nowhere {
-    fn reserve(&mut self, _: &Path, _: u32, len: usize) -> Option<&mut [u8]> {
-        self.0.resize(len, 0);
-        Some(&mut self.0)
-    }
-
-    fn commit(&mut self) {}
-}
 
 /// The capabilities of a new QP: what was asked for, if the device can.
 fn grant(init: &QpInit) -> Result<QpCap, Error> {
