@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ironverbs::{Devices, EventSource, Gid, SmEvents};
 use serde_json::{Value, json};
 
-use crate::reach;
+use crate::reach::Target;
 use crate::verbs::{Config, Host};
 
 /// Prints a line whenever a GID, a multicast group, a process or a device comes or goes.
@@ -19,8 +19,8 @@ use crate::verbs::{Config, Host};
 /// other hosts. With `--json` each line is a document of its own.
 #[derive(clap::Args)]
 pub(crate) struct WatchArgs {
-    /// GIDs, addresses or names of other hosts to keep under watch
-    #[arg(value_name = "GID|ADDRESS")]
+    /// GIDs, addresses or names of other hosts to keep under watch; on InfiniBand links also LIDs
+    #[arg(value_name = "GID|ADDRESS|LID")]
     gids: Vec<String>,
     /// Print JSON, a document a line
     #[arg(long)]
@@ -41,7 +41,8 @@ enum Thing {
 }
 
 pub(crate) fn run(args: &WatchArgs) -> Result<(), String> {
-    let gids: Vec<Gid> = args.gids.iter().map(|word| reach::gid(word)).collect::<Result<_, _>>()?;
+    let targets: Vec<Target> =
+        args.gids.iter().map(|word| Target::parse(word)).collect::<Result<_, _>>()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register_conditional_default(signal, stop.clone())
@@ -56,6 +57,10 @@ pub(crate) fn run(args: &WatchArgs) -> Result<(), String> {
     if let Some(why) = host.wire_problem() {
         return Err(why);
     }
+    let shown = host.devices().map_err(|e| e.to_string())?;
+    let shown = shown.first().ok_or("there is no device")?.inspect().map_err(|e| e.to_string())?;
+    let gids: Vec<Gid> =
+        targets.iter().map(|target| target.gid(&shown)).collect::<Result<_, _>>()?;
     let _all = context.sm_events(SmEvents::ALL, &[]).map_err(|e| e.to_string())?;
     let _named = match gids.as_slice() {
         [] => None,

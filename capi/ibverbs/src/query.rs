@@ -249,7 +249,11 @@ pub(crate) unsafe extern "C" fn query_port_ex(
         let attr = not_null(attr, "port_attr")?;
         // SAFETY: the caller's promise.
         unsafe {
-            let whole = with(context, |c| Ok(port_attr(&c.port(port)?)))?;
+            let whole = with(context, |c| {
+                // Programs that ask the administrator by themselves go by `sm_lid`.
+                c.await_subnet_manager();
+                Ok(port_attr(&c.port(port)?))
+            })?;
             put(attr.cast(), size, &whole);
         }
         Ok(())

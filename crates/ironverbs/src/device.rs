@@ -172,6 +172,7 @@ impl Context {
     /// # Errors
     /// Object (Limit, Invalid): there is no such port.
     pub fn port(&self, port: u8) -> Result<PortAttr, Error> {
+        self.0.raw.await_subnet_manager();
         Ok(self.0.raw.port(port)?)
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use ironverbs_transport::verbs::AhAttr;
 use ironverbs_wire::{Gid, Mtu, Path};
@@ -197,6 +197,8 @@ pub struct GidEntry {
 pub struct Context {
     pub(crate) identity: Identity,
     pub(crate) events: AsyncQueue,
+    /// Nobody managed the subnet when that was waited for.
+    pub(crate) unmanaged: AtomicBool,
     device: Arc<Device>,
     host: Host,
 }
@@ -206,6 +208,7 @@ impl Context {
         Ok(Arc::new(Context {
             identity: host.0.identity("context"),
             events: AsyncQueue::new()?,
+            unmanaged: AtomicBool::new(false),
             device: device.clone(),
             host,
         }))

@@ -267,7 +267,8 @@ impl Handle {
         self.set(field!(port_num), soft.port_num());
         if let Some((_, gid)) = soft.gid() {
             self.set(field!(route.addr.addr.sgid), gid.0);
-            self.set(field!(route.addr.addr.pkey), PKEY.to_be());
+            let pkey = soft.route().map_or(PKEY, |route| route.path.pkey);
+            self.set(field!(route.addr.addr.pkey), pkey.to_be());
         }
         if let Some(gid) = soft.peer_gid() {
             self.set(field!(route.addr.addr.dgid), gid.0);
@@ -285,8 +286,8 @@ impl Handle {
             dgid: path.dgid.0,
             sgid: path.sgid.0,
             _align: [],
-            dlid: 0,
-            slid: 0,
+            dlid: path.dlid.to_be(),
+            slid: path.slid.to_be(),
             raw_traffic: 0,
             flow_label: path.flow_label.to_be(),
             hop_limit: path.hop_limit,

@@ -75,14 +75,16 @@ fn parse(record: &[u8; 64]) -> Option<PathRecord> {
     let [_, _, _, _, _, _, _, _, rest @ ..] = record;
     let (dgid, rest) = rest.split_first_chunk()?;
     let (sgid, rest) = rest.split_first_chunk()?;
-    let [_, _, _, _, f0, f1, f2, hop_limit, traffic_class, _, k0, k1, _, sl, mtu, rate, life, ..] =
-        rest
-    else {
+    let (lids, rest) = rest.split_first_chunk()?;
+    let [d0, d1, s0, s1] = *lids;
+    let [f0, f1, f2, hop_limit, traffic_class, _, k0, k1, _, sl, mtu, rate, life, ..] = rest else {
         return None;
     };
     Some(PathRecord {
         dgid: Gid(*dgid),
         sgid: Gid(*sgid),
+        dlid: u16::from_be_bytes([d0, d1]),
+        slid: u16::from_be_bytes([s0, s1]),
         flow_label: u32::from_be_bytes([0, *f0, *f1, *f2]) & 0xf_ffff,
         hop_limit: *hop_limit,
         traffic_class: *traffic_class,

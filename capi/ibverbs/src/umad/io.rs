@@ -23,9 +23,6 @@ const MAD_HEADER: usize = MadHeader::LEN;
 /// Bytes in front of a MAD.
 const HEADER: usize = size_of::<ib_user_mad_t>();
 
-/// How long a port that nobody manages yet is waited for: programs take what it says of its manager for what it is.
-pub(super) const MANAGER: Duration = Duration::from_secs(1);
-
 /// Open ports, by the descriptor that programs know them by.
 static PORTS: LazyLock<Mutex<HashMap<c_int, Port>>> = LazyLock::new(Mutex::default);
 
@@ -59,7 +56,7 @@ pub(crate) unsafe extern "C" fn open_port(name: *const c_char, number_of: c_int)
         // SAFETY: the caller's promise.
         let (fd, port) = match unsafe { find(name, number_of)? } {
             Ca::Soft(context) => {
-                context.await_subnet_manager(MANAGER);
+                context.await_subnet_manager();
                 let port = context.open_mads().map_err(errno)?;
                 (port.fd(), Port::Soft(port))
             }

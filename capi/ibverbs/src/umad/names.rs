@@ -219,7 +219,7 @@ pub(super) fn copy_pkeys(pkeys: &[u16]) -> Result<*mut u16, c_int> {
 }
 
 fn port_of(context: &soft::Context) -> Result<umad_port_t, c_int> {
-    context.await_subnet_manager(super::io::MANAGER);
+    context.await_subnet_manager();
     let attr = context.port(1).map_err(errno)?;
     let pkeys: Vec<u16> =
         (0..attr.pkey_tbl_len).map(|at| context.pkey(1, at.into()).unwrap_or(0)).collect();

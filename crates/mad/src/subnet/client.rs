@@ -60,6 +60,15 @@ impl SaQuery {
         SaQuery { method: method::GET, attribute: 0x35, mask, record }
     }
 
+    /// The same, by one of the target's LIDs.
+    pub fn by_lid(mut self, lid: u16) -> SaQuery {
+        if let (0x35, Some(room)) = (self.attribute, self.record.get_mut(40..42)) {
+            room.copy_from_slice(&lid.to_be_bytes());
+            self.mask |= 1 << 4;
+        }
+        self
+    }
+
     /// All nodes. (Paths from a port do not tell whom there is: opensm takes the number of paths asked for as that to all
     /// ports together.)
     pub fn nodes() -> SaQuery {

@@ -77,7 +77,8 @@ impl CmId {
     pub fn qp_attr(&self, target: QpState) -> Result<(QpAttr, AttrMask), CmError> {
         self.check()?;
         let state = self.state.lock();
-        let attr = QpAttr { state: target, port_num: 1, ..QpAttr::default() };
+        let pkey_index = self.pkey_index(&state);
+        let attr = QpAttr { state: target, port_num: 1, pkey_index, ..QpAttr::default() };
         if state.place.is_none() {
             return Err(state.phase.refuses("have a QP"));
         }
@@ -89,6 +90,14 @@ impl CmId {
             (QpState::Rts, _) => self.rts_attr(&state, attr),
             _ => Err(CmError::Invalid { what: "state", why: "only INIT, RTR and RTS" }),
         }
+    }
+
+    /// The place of the route's P_Key in the port's table; the first where there is no route yet.
+    fn pkey_index(&self, state: &State) -> u16 {
+        let subnet = self.inner().subnet.as_ref();
+        let found =
+            subnet.zip(state.route).map(|(subnet, route)| subnet.pkey_index(route.path.pkey));
+        found.flatten().unwrap_or(0)
     }
 
     fn init_attr(&self, state: &State, mut attr: QpAttr) -> (QpAttr, AttrMask) {

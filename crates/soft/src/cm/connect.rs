@@ -66,8 +66,12 @@ impl CmId {
         let now = session.now();
         if self.qp_type() == QpType::Ud {
             check_len(&param.private_data, private_data::UD_CONNECT + more)?;
-            let resolve =
-                Resolve { ip, private_data: &param.private_data, ..Resolve::new(path, service_id) };
+            let resolve = Resolve {
+                ip,
+                pkey: state.pkey(),
+                private_data: &param.private_data,
+                ..Resolve::new(path, service_id)
+            };
             let sidr = session.cm().resolve(now, &resolve).map_err(refused)?;
             session.core.sidrs.insert(sidr, self.me.clone());
             state.call = Some(Call::Sidr(sidr));
@@ -79,6 +83,7 @@ impl CmId {
             let guid = state.place.as_ref().map_or(0, |place| place.device.guid());
             let connect = Connect {
                 ip,
+                pkey: route.path.pkey,
                 transport: transport(self.qp_type()),
                 starting_psn: link.rq_psn,
                 responder_resources: link.responder_resources,
@@ -364,6 +369,11 @@ impl CmId {
 }
 
 impl State {
+    /// The partition that it is in.
+    pub(super) fn pkey(&self) -> u16 {
+        self.route.map_or(limits::PKEY, |route| route.path.pkey)
+    }
+
     /// The path of MADs.
     fn path(&self, host: &Inner) -> Option<Path> {
         let route = self.route?;

@@ -151,6 +151,8 @@ impl Session<'_> {
             let path = PathRecord {
                 dgid: request.path.dst,
                 sgid: request.path.src,
+                dlid: request.path.ib.map_or(0, |route| route.dlid),
+                slid: request.path.ib.map_or(0, |route| route.slid),
                 flow_label: request.path.flow_label,
                 hop_limit: request.path.hop_limit.max(1),
                 traffic_class: request.path.traffic_class,

@@ -11,7 +11,6 @@ use ironverbs_wire::mad::cm::ServiceId;
 use super::address;
 use super::id::{CmId, Phase, State};
 use super::{CmError, CmEventKind, EventParam, PathRecord, PortSpace, Route};
-use crate::context::limits;
 
 /// Linux's number of it.
 const EPROTONOSUPPORT: i32 = 93;
@@ -128,7 +127,7 @@ impl CmId {
         let IbEnds { mut local, peer, space } = state.ib?;
         if let Some(place) = &state.place {
             local.gid = place.gid;
-            local.pkey = if local.pkey == 0 { limits::PKEY } else { local.pkey };
+            local.pkey = if local.pkey == 0 { state.pkey() } else { local.pkey };
         }
         if let Some(bound) = state.local {
             local.sid = ServiceId::of_port(space, bound.port()).0;

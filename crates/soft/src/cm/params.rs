@@ -82,6 +82,10 @@ pub struct PathRecord {
     pub dgid: Gid,
     /// Source.
     pub sgid: Gid,
+    /// LID of the destination; 0 on Ethernet, or where it is not known.
+    pub dlid: u16,
+    /// LID of the source; likewise.
+    pub slid: u16,
     /// Flow label, 20 bits.
     pub flow_label: u32,
     /// Hop limit.
@@ -116,6 +120,9 @@ impl Route {
     pub fn ah_attr(&self) -> AhAttr {
         AhAttr {
             dgid: self.path.dgid,
+            dlid: self.path.dlid,
+            // LMC is at most 7: the device takes those bits of them that count.
+            src_path_bits: (self.path.slid & 0x7f) as u8,
             flow_label: self.path.flow_label,
             // The table has 128 entries.
             sgid_index: self.gid_index as u8,

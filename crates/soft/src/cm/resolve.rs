@@ -208,6 +208,8 @@ impl State {
         let path = PathRecord {
             dgid,
             sgid: place.gid,
+            dlid: 0,
+            slid: 0,
             flow_label: 0,
             hop_limit: HOP_LIMIT,
             traffic_class: self.options.tos,

@@ -24,7 +24,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How much later than it should the device's thread may be.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether a subnet manager has come.
+/// How long a subnet manager may take to come.
+const MANAGER: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether it has.
 const GLANCE: Duration = Duration::from_micros(500);
 
 /// Hop limit of questions.
@@ -151,7 +154,7 @@ impl Context {
             return Err(ReachError::Io(why));
         }
         if host.subnet.is_some() {
-            return self.ask_administrator(&path, timeout.unwrap_or(PATIENCE)).map(drop);
+            return self.ask_administrator(&path, None, timeout.unwrap_or(PATIENCE)).map(drop);
         }
         self.ask(&path, timeout.unwrap_or(PATIENCE))
     }
@@ -190,11 +193,16 @@ impl Context {
     }
 
     /// The path to a port, as the administrator of the subnet says.
-    fn ask_administrator(&self, path: &Path, timeout: Duration) -> Result<SaPath, ReachError> {
+    fn ask_administrator(
+        &self,
+        path: &Path,
+        lid: Option<u16>,
+        timeout: Duration,
+    ) -> Result<SaPath, ReachError> {
         let host = self.inner();
         let ask = Ask::new()?;
         let time = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        let id = host.fabric.sa.ask(host, path, time, &ask);
+        let id = host.fabric.sa.ask(host, path, lid, time, &ask);
         let result = ask.wait(timeout);
         host.fabric.sa.cancel(id);
         result?;
@@ -216,9 +224,10 @@ impl Context {
         }
     }
 
-    /// Waits until a subnet manager has said who it is, at most for `timeout`: a port that was just opened is not known
-    /// to one yet. Nothing on an Ethernet link, or where this host runs no manager.
-    pub fn await_subnet_manager(&self, timeout: Duration) {
+    /// Waits until a subnet manager has said who it is, at most for a second: a port that was just opened is not known
+    /// to one yet. Nothing on an Ethernet link, or where this host runs no manager. Where none came it is not waited for
+    /// again.
+    pub fn await_subnet_manager(&self) {
         let host = self.inner();
         let start = Instant::now();
         let waits = || {
@@ -227,9 +236,16 @@ impl Context {
                 && host.config.subnet_manager.value.is_some()
                 && host.subnet_manager().0 == 0
         };
-        while waits() && start.elapsed() < timeout {
-            std::thread::sleep(GLANCE);
+        if !waits() || self.unmanaged.load(Ordering::Relaxed) {
+            return;
         }
+        while start.elapsed() < MANAGER {
+            std::thread::sleep(GLANCE);
+            if !waits() {
+                return;
+            }
+        }
+        self.unmanaged.store(true, Ordering::Relaxed);
     }
 
     fn silent(&self, gid: &Gid) -> ReachError {
@@ -242,6 +258,21 @@ impl Context {
     /// # Errors
     /// NoPath, or Invalid for no GID; Io where no administrator answers.
     pub fn path_record(&self, gid: &Gid) -> Result<PathRecord, ReachError> {
+        self.path_record_by(gid, None)
+    }
+
+    /// As [`Context::path_record`], to one of the LIDs of a port on the subnet.
+    ///
+    /// # Errors
+    /// As there; NoPath on an Ethernet link and for a LID that is nobody's.
+    pub fn path_record_to_lid(&self, lid: u16) -> Result<PathRecord, ReachError> {
+        let gid = self.gid_of_lid(lid);
+        let why = "nobody on the subnet has that LID";
+        let gid = gid.ok_or(ReachError::NoPath { gid: Gid::UNSPECIFIED, why })?;
+        self.path_record_by(&gid, Some(lid))
+    }
+
+    fn path_record_by(&self, gid: &Gid, lid: Option<u16>) -> Result<PathRecord, ReachError> {
         if *gid == Gid::UNSPECIFIED {
             return Err(ReachError::Invalid { what: "gid", value: 0, why: "it is all zeros" });
         }
@@ -255,9 +286,10 @@ impl Context {
         if host.subnet.is_some() && host.has_wire() && !gid.is_multicast() {
             let own = self.gid(1, 0).map_err(|_| no_path("the port has no GID"))?.gid;
             let path = Path { src: own, ..path };
-            let found = match host.fabric.sa.known(host, &path.src, &path.dst) {
+            let known = host.fabric.sa.known(host, &path.src, &path.dst);
+            let found = match known.filter(|found| lid.is_none_or(|lid| found.dlid == lid)) {
                 Some(found) => found,
-                None => self.ask_administrator(&path, PATIENCE)?,
+                None => self.ask_administrator(&path, lid, PATIENCE)?,
             };
             return Ok(record(&found));
         }
@@ -265,6 +297,8 @@ impl Context {
         Ok(PathRecord {
             dgid: path.dst,
             sgid: path.src,
+            dlid: path.ib.map_or(0, |route| route.dlid),
+            slid: path.ib.map_or(0, |route| route.slid),
             flow_label: path.flow_label,
             hop_limit: path.hop_limit,
             traffic_class: path.traffic_class,
@@ -274,6 +308,25 @@ impl Context {
             rate: cm::RATE,
             packet_life_time: cm::PACKET_LIFE_TIME,
         })
+    }
+
+    /// The GID by which the port with an IP address is reached from here: the address itself; on an InfiniBand link that
+    /// of the port whose interface has it, if one on the subnet has.
+    pub fn gid_of_address(&self, address: IpAddr) -> Gid {
+        let place = self.device().subnet().and_then(|subnet| subnet.of_address(address));
+        place.map_or(Gid::from_ip(address), |place| place.gid)
+    }
+
+    /// The GID of the port on the subnet that has a LID; None: nobody has, or this is an Ethernet link.
+    pub fn gid_of_lid(&self, lid: u16) -> Option<Gid> {
+        self.device().subnet().and_then(|subnet| subnet.of_lid(lid)).map(|place| place.gid)
+    }
+
+    /// The GIDs that ports of this subnet may have, whether they are there or not; none on an Ethernet link.
+    pub fn subnet_gids(&self) -> Vec<Gid> {
+        let Some(subnet) = self.device().subnet() else { return Vec::new() };
+        let places = subnet.addresses().into_iter().filter_map(|ip| subnet.of_address(ip));
+        places.map(|place| place.gid).collect()
     }
 
     /// How packets of this device would go there.
@@ -342,6 +395,8 @@ pub(crate) fn record(path: &SaPath) -> PathRecord {
     PathRecord {
         dgid: path.dgid,
         sgid: path.sgid,
+        dlid: path.dlid,
+        slid: path.slid,
         flow_label: path.flow_label,
         hop_limit: path.hop_limit,
         traffic_class: path.traffic_class,

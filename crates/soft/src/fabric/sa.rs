@@ -239,9 +239,17 @@ impl Sa {
         self.state.lock().cache.get(now, source, target)
     }
 
-    /// Asks for the path to a port; [`Ask::answered`] ends it.
-    pub(super) fn ask(&self, host: &Inner, path: &Path, time: u64, ask: &Arc<Ask>) -> QueryId {
+    /// Asks for the path to a port, by one of its LIDs if one is given; [`Ask::answered`] ends it.
+    pub(super) fn ask(
+        &self,
+        host: &Inner,
+        path: &Path,
+        lid: Option<u16>,
+        time: u64,
+        ask: &Arc<Ask>,
+    ) -> QueryId {
         let query = SaQuery::path(&path.src, &path.dst, None);
+        let query = lid.map_or(query.clone(), |lid| query.by_lid(lid));
         let id = self.state.lock().ask(host, query, time, Waiter::Ask(ask.clone()));
         self.pump(host);
         id
