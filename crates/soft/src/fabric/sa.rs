@@ -151,6 +151,8 @@ struct State {
     groups: Option<BTreeSet<Gid>>,
     /// The groups that the steward has made the port a member of, or is about to.
     joined: BTreeSet<Gid>,
+    /// Those of them that no process had at the last look.
+    leaving: BTreeSet<Gid>,
     seated: bool,
     /// Subscriptions that are under way, and whether one has failed.
     informing: usize,
@@ -180,8 +182,10 @@ impl State {
         }
     }
 
-    /// The steward sees to it that the port is a member of the groups that processes have.
-    fn join_groups(&mut self, host: &Inner) {
+    /// The steward sees to it that the port is a member of the groups that processes have. It leaves a group when that
+    /// was without members at one of its looks and is at the next: there is one membership of the port, and a program that
+    /// asks the administrator by itself ends what it began after it has detached its queue pair.
+    fn join_groups(&mut self, host: &Inner, looks: bool) {
         let (true, Some(own), Some(registry)) = (self.seated, own_gid(host), host.registry())
         else {
             return;
@@ -191,10 +195,15 @@ impl State {
         }
         let groups = registry.joined_groups(&registry.neighbours());
         let wanted: BTreeSet<Gid> = groups.into_iter().collect();
-        let gone: Vec<Gid> = self.joined.difference(&wanted).copied().collect();
-        for group in gone {
-            self.joined.remove(&group);
-            self.ask(host, SaQuery::leave(&group, &own, FULL), PATIENCE, Waiter::Nobody);
+        if looks {
+            let gone: BTreeSet<Gid> = self.joined.difference(&wanted).copied().collect();
+            let (leave, wait) = gone.into_iter().partition(|group| self.leaving.contains(group));
+            self.leaving = wait;
+            let leave: BTreeSet<Gid> = leave;
+            for group in leave {
+                self.joined.remove(&group);
+                self.ask(host, SaQuery::leave(&group, &own, FULL), PATIENCE, Waiter::Nobody);
+            }
         }
         for group in wanted {
             if self.joined.insert(group) {
@@ -293,7 +302,7 @@ impl Sa {
         let Some(registry) = host.registry() else { return };
         match steward::slot(registry) {
             Some(slot) if slot == registry.slot() => {
-                self.state.lock().join_groups(host);
+                self.state.lock().join_groups(host, false);
                 self.pump(host);
             }
             Some(slot) => steward::tell(host, slot, Word::Groups),
@@ -322,7 +331,7 @@ impl Sa {
         state.joined.clear();
         if seated && host.subnet_manager().0 != 0 {
             state.subscribe(host);
-            state.join_groups(host);
+            state.join_groups(host, false);
         }
         drop(state);
         self.pump(host);
@@ -335,7 +344,7 @@ impl Sa {
             state.subscribe(host);
         }
         // Those of processes that were killed are left.
-        state.join_groups(host);
+        state.join_groups(host, true);
         drop(state);
         self.pump(host);
     }
@@ -345,7 +354,7 @@ impl Sa {
         let mut state = self.state.lock();
         state.subscribe(host);
         state.joined.clear();
-        state.join_groups(host);
+        state.join_groups(host, false);
         drop(state);
         self.pump(host);
     }
@@ -383,7 +392,7 @@ impl Sa {
                 state.cache.clear();
                 state.fetch(host);
             }
-            Word::Groups => state.join_groups(host),
+            Word::Groups => state.join_groups(host, false),
             Word::Notice { trap, gid } => {
                 state.cache.invalidate(&gid);
                 let (is, known, kinds) = match trap {
