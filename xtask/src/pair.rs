@@ -103,6 +103,7 @@ impl Pingpong {
 }
 
 /// As whom programs run, and the stage they run on.
+#[derive(Clone)]
 pub(crate) struct User {
     wrapper: Vec<&'static str>,
     stage: PathBuf,

@@ -18,29 +18,53 @@ const PORT: u16 = 18900;
 /// GUIDs of the two ports: made of their addresses.
 const GUIDS: [&str; 2] = ["0x024952500a420001", "0x024952500a420002"];
 
+/// What perftest's options ask of these links: groups by its own question to the administrator, service levels, shared
+/// receives, extended connections.
+const OPTIONS: &[(&str, &str, &[&str])] = &[
+    ("group-bw", "ib_send_bw", &["-c", "UD", "-g"]),
+    ("group-lat", "ib_send_lat", &["-c", "UD", "-g"]),
+    ("service-level", "ib_send_bw", &["-c", "UD", "-S", "3"]),
+    ("shared-receives", "ib_send_bw", &["--use-srq", "-q", "4"]),
+    ("extended", "ib_write_lat", &["-c", "XRC"]),
+    ("by-gid", "ib_read_lat", &["-x", "0"]),
+];
+
 /// Where programs run, and what they are told of the subnet.
+#[derive(Clone)]
 struct Subnet<'a> {
     user: User,
     ends: [&'a Namespace; 2],
     hosts: String,
     address: &'static str,
+    /// A variable that says more, with its values at the two ends.
+    setting: Option<(&'static str, [&'static str; 2])>,
 }
 
 impl Subnet<'_> {
     /// A program at one of its ends.
     fn runs(&self, end: usize, name: &str) -> Program {
-        let program = self.user.runs(name).env("IRONVERBS_LINK_LAYER", "InfiniBand");
-        let program = match self.hosts.as_str() {
-            "" => program,
-            hosts => program.env("IRONVERBS_HOSTS", hosts),
-        };
+        self.at(end, self.user.runs(name))
+    }
+
+    /// The command at one of its ends.
+    fn command(&self, end: usize, words: &[&str]) -> Program {
+        self.at(end, self.user.command().args(words.iter()))
+    }
+
+    fn at(&self, end: usize, program: Program) -> Program {
+        let mut program = program.env("IRONVERBS_LINK_LAYER", "InfiniBand");
+        if !self.hosts.is_empty() {
+            program = program.env("IRONVERBS_HOSTS", &self.hosts);
+        }
+        if let Some((name, values)) = self.setting {
+            program = program.env(name, values[end]);
+        }
         self.ends[end].within(program)
     }
 
     /// The process that makes the host at an end one of the subnet, whatever else runs there.
     fn agent(&self, case: &mut Case, end: usize) -> Outcome<Running> {
-        let program = self.user.command().arg("agent").env("IRONVERBS_LINK_LAYER", "InfiniBand");
-        case.start(&self.ends[end].within(program.env("IRONVERBS_HOSTS", &self.hosts)))
+        case.start(&self.command(end, &["agent"]))
     }
 
     /// A server at the first end and a client at the second.
@@ -99,7 +123,8 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     let own = Namespace::new()?;
     for (name, user) in [("local", User::own()), ("wire", User::own().on_path("wire"))] {
         let ends = [&own, &own];
-        let subnet = Subnet { user, ends, hosts: String::new(), address: "127.0.0.1" };
+        let subnet =
+            Subnet { user, ends, hosts: String::new(), address: "127.0.0.1", setting: None };
         programs(cases, name, &subnet);
     }
     let (local, wire) = (User::own(), User::own().on_path("wire"));
@@ -107,7 +132,8 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     let joined = Joined::new(4400)?;
     let [a, b] = [End::A, End::B].map(|end| Joined::address(end, Family::V4));
     let ends = [&joined.a, &joined.b];
-    let subnet = Subnet { user: User::own(), ends, hosts: format!("{a},{b}"), address: a };
+    let subnet =
+        Subnet { user: User::own(), ends, hosts: format!("{a},{b}"), address: a, setting: None };
     programs(cases, "hosts", &subnet);
     cases.case("hosts-rping", seconds(60), |case| {
         let server = ["-s", "-a", a, "-C", "10", "-v"];
@@ -127,6 +153,25 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
         });
     }
     cases.case("hosts-mckey", seconds(60), |case| multicast(case, &subnet));
+    for (name, program, arguments) in OPTIONS {
+        cases.case(format!("hosts-{name}"), seconds(60), |case| {
+            let port = PORT.to_string();
+            let arguments = [&["-F", "-n", "100", "-p", &port], *arguments].concat();
+            let output = subnet.pair(case, program, &arguments, true)?;
+            expect(&output, &["Link type       : IB"])
+        });
+    }
+    cases.case("paths", seconds(60), |case| paths(case, &subnet));
+    let set = |name, values| Subnet { setting: Some((name, values)), ..subnet.clone() };
+    let several = set("IRONVERBS_LMC", ["2", "2"]);
+    cases.case("several-lids", seconds(60), |case| several_lids(case, &several));
+    // The partition that both are in is at different places of their tables.
+    let shared = set("IRONVERBS_PKEYS", ["0x8002,0x8003", "0x8001,0x0003"]);
+    cases.case("partitions", seconds(60), |case| partitions(case, &shared));
+    let limited = set("IRONVERBS_PKEYS", ["0x7fff", "0x7fff"]);
+    cases.case("limited-members", seconds(60), |case| strangers(case, &limited));
+    let apart = set("IRONVERBS_PKEYS", ["0x8001", "0x8002"]);
+    cases.case("partitions-apart", seconds(60), |case| strangers(case, &apart));
     cases.case("unasked", seconds(60), |case| unasked(case, &subnet));
     cases.case("death", seconds(60), |case| death(case, &subnet));
     cases.case("takeover", seconds(60), |case| takeover(case, &subnet));
@@ -178,6 +223,89 @@ fn programs(cases: &mut Cases<'_>, place: &str, subnet: &Subnet<'_>) {
     }
 }
 
+/// What the administrator says of ways, by GID, address and LID.
+fn paths(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
+    let _agents = [subnet.agent(case, 0)?, subnet.agent(case, 1)?];
+    let (gid, long) = ("fe80::249:5250:a42:2", "fe80:0000:0000:0000:0249:5250:0a42:0002");
+    let address = Joined::address(End::B, Family::V4);
+    let way = format!("{long}  LID 0x0001 -> 0x0002, MTU ");
+    command_says(case, subnet, &["paths"], &[&way, "P_Key 0xffff, SL 0"])?;
+    for word in [gid, address, "2"] {
+        command_says(case, subnet, &["reach", word], &[&format!("{long} is reachable")])?;
+        command_says(case, subnet, &["paths", word], &[&way])?;
+        let json = [r#""dlid":2"#, r#""slid":1"#, &format!(r#""dgid":"{long}""#)];
+        command_says(case, subnet, &["paths", "--json", word], &json)?;
+    }
+    for (word, why) in [("9", "LID 0x0009 is no port's"), ("fe80::9", "no path to")] {
+        let finished = case.start(&subnet.command(0, &["reach", word]))?.wait(case.deadline())?;
+        expect(&finished.output, &[why])?;
+    }
+    Ok(())
+}
+
+/// What our command comes to say at the first end: the peer takes a moment.
+fn command_says(
+    case: &mut Case,
+    subnet: &Subnet<'_>,
+    words: &[&str],
+    expected: &[&str],
+) -> Outcome {
+    loop {
+        let finished = case.start(&subnet.command(0, words))?.wait(case.deadline())?;
+        if expected.iter().all(|text| finished.output.contains(text)) {
+            return Ok(());
+        }
+        pause();
+    }
+}
+
+/// Ports that have four LIDs each.
+fn several_lids(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
+    let agents = [subnet.agent(case, 0)?, subnet.agent(case, 1)?];
+    for lid in ["8", "9", "10", "11"] {
+        let way = format!("LID 0x0004 -> {:#06x}, ", lid.parse::<u16>().unwrap_or(0));
+        command_says(case, subnet, &["paths", lid], &[&way])?;
+    }
+    expect(&subnet.says(case, 0, "ibaddr", &[])?, &["LID start 0x4 end 0x7"])?;
+    expect(&subnet.says(case, 0, "ibtracert", &["5", "9"])?, &["lid 8-11"])?;
+    expect(&subnet.says(case, 0, "perfquery", &["10", "1"])?, &["PortXmitPkts"])?;
+    let record = ["-p", "--src-to-dst", "5:11"];
+    expect(&subnet.says(case, 0, "saquery", &record)?, &["dlid....................11"])?;
+    drop(agents);
+    rping(case, subnet)?;
+    let port = PORT.to_string();
+    let output = subnet.pair(case, "ibv_rc_pingpong", &["-p", &port, "-n", "100"], true)?;
+    expect(&output, &["LID 0x0004", "LID 0x0008"])
+}
+
+fn rping(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
+    let server = ["-s", "-a", subnet.address, "-C", "10", "-v"];
+    let client = ["-c", "-a", subnet.address, "-C", "10", "-v"];
+    meet(case, subnet, "rping", &server, &client, "rdma-ping-9")
+}
+
+/// A full member and a limited one of a partition that neither has first.
+fn partitions(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
+    let agents = [subnet.agent(case, 0)?, subnet.agent(case, 1)?];
+    command_says(case, subnet, &["paths", "2"], &["P_Key 0x8003"])?;
+    expect(&subnet.says(case, 1, "smpquery", &["pkeys", "1"])?, &["0x8002 0x8003 0x0000"])?;
+    expect(&subnet.says(case, 1, "ibv_devinfo", &["-v"])?, &["max_pkeys:\t\t\t32"])?;
+    drop(agents);
+    rping(case, subnet)
+}
+
+/// Two limited members of a partition, and members of different ones, have no path.
+fn strangers(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
+    let _agents = [subnet.agent(case, 0)?, subnet.agent(case, 1)?];
+    subnet.comes_to_say(case, 0, "saquery", &[], &["0249524e0a42", "ironverbs switch"])?;
+    let finished = case.start(&subnet.command(0, &["reach", "2"]))?.wait(case.deadline())?;
+    expect(&finished.output, &["the subnet administrator knows none"])?;
+    let _server = case.start(&subnet.runs(0, "rping").args(["-s", "-a", subnet.address]))?;
+    let client = ["-c", "-a", subnet.address, "-C", "1"];
+    let finished = case.start(&subnet.runs(1, "rping").args(client))?.wait(case.deadline())?;
+    expect(&finished.output, &["RDMA_CM_EVENT_ROUTE_ERROR, error -22"])
+}
+
 /// Programs of infiniband-diags that need no administrator, at the first end, and what they say of the second and of the
 /// switch between.
 const DIAGNOSTICS: &[(&str, &[&str], &[&str])] = &[
@@ -196,6 +324,8 @@ const DIAGNOSTICS: &[(&str, &[&str], &[&str])] = &[
     ("perfquery", &["-a", "3"], &["port 255"]),
     ("smpdump", &["2", "0x11"], &["0249 524e 0a42 0002"]),
     ("smpdump", &["-D", "0,1", "0x11"], &["0249 5253 0000 0001"]),
+    ("ibfindnodesusing", &["0x0249525300000001", "1"], &["0x0249524e0a420001 1"]),
+    ("ibnetdiscover", &["-p"], &["SW     3  2 0x0249525300000001"]),
     ("dump_fts", &[], &["0x0001 001 : (Channel Adapter portguid 0x024952500a420001"]),
 ];
 
@@ -261,11 +391,7 @@ fn unasked(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
 /// A host is killed: the other is told, and nobody is reached there any more.
 fn death(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
     let gid = "fe80::249:5250:a42:2";
-    let own = |words: &[&str]| {
-        let program = subnet.user.command().args(words.iter());
-        let program = program.env("IRONVERBS_LINK_LAYER", "InfiniBand");
-        subnet.ends[0].within(program.env("IRONVERBS_HOSTS", &subnet.hosts))
-    };
+    let own = |words: &[&str]| subnet.command(0, words);
     let agent = subnet.agent(case, 1)?;
     let mut watch = case.start(&own(&["watch", gid]))?;
     watch.wait_until("watch", case.deadline(), |watch| watch.output().contains("ready"))?;
