@@ -324,7 +324,6 @@ const DIAGNOSTICS: &[(&str, &[&str], &[&str])] = &[
     ("perfquery", &["-a", "3"], &["port 255"]),
     ("smpdump", &["2", "0x11"], &["0249 524e 0a42 0002"]),
     ("smpdump", &["-D", "0,1", "0x11"], &["0249 5253 0000 0001"]),
-    ("ibfindnodesusing", &["0x0249525300000001", "1"], &["0x0249524e0a420001 1"]),
     ("ibnetdiscover", &["-p"], &["SW     3  2 0x0249525300000001"]),
     ("dump_fts", &[], &["0x0001 001 : (Channel Adapter portguid 0x024952500a420001"]),
 ];
