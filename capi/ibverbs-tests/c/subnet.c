@@ -243,6 +243,33 @@ static void a_signal_in_the_middle(void)
 	_exit(0);
 }
 
+/* Runs on a subnet of 127.0.0.1 and 127.0.0.2 that nobody manages. */
+static void a_silent_administrator(void)
+{
+	alone();
+	struct ibv_context *context = open_first();
+	union ibv_gid own, peer, nobody;
+	EQUAL(ibv_query_gid(context, 1, 0, &own), 0);
+	peer = nobody = own;
+	peer.raw[15] = 2;
+	nobody.raw[15] = 9;
+	EQUAL(ibv_gid_reachable(context, 1, &own, 100), 0);
+	FAILS(ibv_gid_reachable(context, 1, &peer, 150), EIO);
+	FAILS(ibv_gid_reachable(context, 0, &peer, 1), EIO);
+	FAILS(ibv_gid_reachable(context, 1, &nobody, 150), ENXIO);
+	FAILS(ibv_gid_reachable(context, 2, &peer, 150), EINVAL);
+	struct sigaction action = { .sa_handler = nothing, .sa_flags = SA_RESTART };
+	EQUAL(sigaction(SIGUSR1, &action, NULL), 0);
+	pthread_t self = pthread_self(), other;
+	EQUAL(pthread_create(&other, NULL, interrupt, &self), 0);
+	FAILS(ibv_gid_reachable(context, 1, &peer, 60000), EINTR);
+	/* A port of nobody's subnet is not waited for for ever. */
+	struct ibv_port_attr port;
+	EQUAL(ibv_query_port(context, 1, &port), 0);
+	EQUAL(port.sm_lid, 0);
+	_exit(0);
+}
+
 static const struct test tests[] = {
 	TEST(what_reachable_refuses),
 	TEST(what_registrations_refuse),
@@ -256,6 +283,10 @@ int main(int argc, char **argv)
 	if (argc == 2 && !strcmp(argv[1], "--in-namespace")) {
 		alarm(120);
 		a_signal_in_the_middle();
+	}
+	if (argc == 2 && !strcmp(argv[1], "--silent")) {
+		alarm(120);
+		a_silent_administrator();
 	}
 	if (argc == 2 && !strcmp(argv[1], "--hold")) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use ironverbs_capi_ibverbs_tests::{build_program_on_ours, library_directory, text};
+use ironverbs_capi_ibverbs_tests::{build_program_on_ours, library_directory, on_library, text};
 
 struct Namespace(String);
 
@@ -17,6 +17,21 @@ fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split_whitespace()).output();
     let output = output.expect("needs `ip` of iproute2");
     assert!(output.status.success(), "ip {arguments} (needs root): {}", text(&output));
+}
+
+/// On InfiniBand links: no answer is EIO, a GID of nobody's ENXIO, a signal EINTR.
+#[test]
+fn an_administrator_that_is_silent() {
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let output = on_library(build_program_on_ours("subnet", scratch), scratch)
+        .arg("--silent")
+        .env("IRONVERBS_LINK_LAYER", "InfiniBand")
+        .env("IRONVERBS_INTERFACES", "lo")
+        .env("IRONVERBS_HOSTS", "127.0.0.1,127.0.0.2")
+        .env("IRONVERBS_SUBNET_MANAGER", "off")
+        .output()
+        .expect("the program starts");
+    assert!(output.status.success(), "{}", text(&output));
 }
 
 #[test]

@@ -20,6 +20,9 @@ use super::{errno, failed, kernel, number};
 /// Bytes of the shortest MAD.
 const MAD_HEADER: usize = MadHeader::LEN;
 
+/// The one flag of registrations: the program sees to long messages itself.
+const USER_RMPP: u32 = 1;
+
 /// Bytes in front of a MAD.
 const HEADER: usize = size_of::<ib_user_mad_t>();
 
@@ -140,16 +143,19 @@ pub(crate) unsafe extern "C" fn register2(
             return Err(libc::EINVAL);
         }
         // SAFETY: the caller's promise.
-        let attr = unsafe { &*attr };
-        if attr.flags & !1 != 0 {
+        let attr = unsafe { &mut *attr };
+        if attr.flags & !USER_RMPP != 0 {
+            attr.flags = USER_RMPP;
             return Err(libc::EINVAL);
         }
+        // Then the parts of long messages are datagrams like others.
+        let rmpp_version = if attr.flags & USER_RMPP != 0 { 0 } else { attr.rmpp_version };
         let [low, high] = attr.method_mask;
         let methods = u128::from(high) << 64 | u128::from(low);
         let version = attr.mgmt_class_version.into();
         let class = attr.mgmt_class.into();
         let [_, oui @ ..] = attr.oui.to_be_bytes();
-        let number = enlist(id, class, version, methods, attr.rmpp_version, oui)?;
+        let number = enlist(id, class, version, methods, rmpp_version, oui)?;
         // SAFETY: the caller's promise.
         unsafe { agent.write(number as u32) };
         Ok(0)

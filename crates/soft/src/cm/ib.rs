@@ -8,7 +8,7 @@ use std::time::Duration;
 use ironverbs_wire::Gid;
 use ironverbs_wire::mad::cm::ServiceId;
 
-use super::address;
+use super::address::{self, Found};
 use super::id::{CmId, Phase, State};
 use super::{CmError, CmEventKind, EventParam, PathRecord, PortSpace, Route};
 
@@ -117,8 +117,28 @@ impl CmId {
         if let Some(ib) = &mut state.ib {
             ib.peer = Some(dst);
         }
-        self.query(&mut state, self.as_ip(&dst), timeout);
+        match self.stranger(&state, &dst) {
+            Some(found) => {
+                state.peer = Some(self.as_ip(&dst));
+                self.resolved(&mut state, &found);
+            }
+            None => self.query(&mut state, self.as_ip(&dst), timeout),
+        }
         Ok(())
+    }
+
+    /// A GID of the subnet that is not known here: a port of ours reaches it, if it is there. The administrator knows.
+    fn stranger(&self, state: &State, dst: &IbAddr) -> Option<Found> {
+        let host = self.inner();
+        let subnet = host.subnet.as_ref()?;
+        let of_subnet = dst.gid.0.first_chunk() == Some(&subnet.prefix().to_be_bytes());
+        if !of_subnet || subnet.of_gid(&dst.gid).is_some() {
+            return None;
+        }
+        let any = || address::any_place(host, true).or_else(|| address::any_place(host, false));
+        let place = state.place.clone().or_else(any)?;
+        let src = SocketAddr::new(host.ip_of(&place.gid), 0);
+        Some(Found { place, src, dgid: dst.gid, next_hop: None, mtu: None })
     }
 
     /// Local and peer's address, of an id that was bound or resolved by such, or was asked for by such.

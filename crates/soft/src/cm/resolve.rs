@@ -118,7 +118,7 @@ impl CmId {
         }
     }
 
-    fn resolved(&self, state: &mut State, found: &Found) {
+    pub(super) fn resolved(&self, state: &mut State, found: &Found) {
         let port = state.local.map_or(0, |local| local.port());
         let mut src = found.src;
         src.set_port(port);
