@@ -187,6 +187,38 @@ static void resources_are_swapped(void)
 	EQUAL(attr.max_dest_rd_atomic, 1);
 }
 
+/* With one retry the peer has the time that the kernel's connection manager gives it, 655 ms, to post its receive. */
+static void a_receiver_that_is_late(void)
+{
+	struct end client = end_of(RDMA_PS_TCP), server = listener(RDMA_PS_TCP);
+	struct rdma_conn_param once = { .retry_count = 7, .rnr_retry_count = 1 };
+	struct rdma_cm_event *event = request(&client, &server, &once);
+	struct rdma_cm_id *id = event->id;
+	with_qp(id, IBV_QPT_RC);
+	EQUAL(rdma_accept(id, &once), 0);
+	EQUAL(rdma_ack_cm_event(event), 0);
+	expect_event(&client, RDMA_CM_EVENT_ESTABLISHED, 0);
+	expect_event(&server, RDMA_CM_EVENT_ESTABLISHED, 0);
+	struct rdma_cm_id *ends[] = { client.id, id };
+	char in[8], out[8] = "late";
+	struct ibv_mr *regions[2];
+	for (int i = 0; i < 2; i++) {
+		CHECK((regions[i] = rdma_reg_msgs(ends[i], in, sizeof in)));
+		EQUAL(rdma_post_send(ends[i], out, out, 5, NULL, IBV_SEND_INLINE | IBV_SEND_SIGNALED), 0);
+	}
+	usleep(100000);
+	for (int i = 0; i < 2; i++)
+		EQUAL(rdma_post_recv(ends[i], in, in, sizeof in, regions[i]), 0);
+	struct ibv_wc wc;
+	for (int i = 0; i < 2; i++) {
+		EQUAL(rdma_get_send_comp(ends[i], &wc), 1);
+		EQUAL(wc.status, IBV_WC_SUCCESS);
+		EQUAL(rdma_get_recv_comp(ends[i], &wc), 1);
+		EQUAL(wc.status, IBV_WC_SUCCESS);
+		EQUAL(rdma_dereg_mr(regions[i]), 0);
+	}
+}
+
 static void too_many_resources(void)
 {
 	struct end client = end_of(RDMA_PS_TCP), server = listener(RDMA_PS_TCP);
@@ -581,6 +613,7 @@ static void a_signal_in_a_wait(void)
 static const struct test tests[] = {
 	TEST(a_message_arrives),
 	TEST(resources_are_swapped),
+	TEST(a_receiver_that_is_late),
 	TEST(too_many_resources),
 	TEST(private_data),
 	TEST(refusals),

@@ -52,6 +52,7 @@ ironverbs_capi_ibverbs_tests::programs! {
     connections {
         a_message_arrives
         resources_are_swapped
+        a_receiver_that_is_late
         too_many_resources
         private_data
         refusals

@@ -9,8 +9,12 @@ use super::id::{Phase, State};
 use super::{CmError, CmId};
 use crate::{Error, Qp};
 
-/// RNR timer of the queue pairs: 0.64 ms.
-const RNR_TIMER: u8 = 12;
+/// The RNR timer code of a queue pair whose peer was told to retry so often. The kernel asks for the longest pause,
+/// 655.36 ms, and programs with a finite count rely on what that adds up to: they send before the peer has posted its
+/// receives. Who retries for ever needs no long pauses: 0.64 ms.
+fn rnr_timer(retries: u8) -> u8 {
+    if retries < 7 { 0 } else { 12 }
+}
 
 impl CmId {
     /// Attaches the queue pair of the connection, or takes it away. It is moved to INIT, a UD one to RTS; from then
@@ -132,7 +136,7 @@ impl CmId {
             dest_qpn: link.dest_qpn,
             rq_psn: link.rq_psn,
             max_dest_rd_atomic: link.responder_resources,
-            min_rnr_timer: RNR_TIMER,
+            min_rnr_timer: rnr_timer(link.rnr_retries_told),
             ..attr
         };
         Ok((attr, mask))

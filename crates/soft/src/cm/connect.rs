@@ -36,6 +36,8 @@ pub(super) struct Link {
     pub(super) initiator_depth: u8,
     pub(super) retry_count: u8,
     pub(super) rnr_retry_count: u8,
+    /// What this side tells the peer to use as its `rnr_retry_count`.
+    pub(super) rnr_retries_told: u8,
     pub(super) ack_timeout: u8,
     pub(super) mtu: Mtu,
     /// The peer is known: its queue pair, its PSN.
@@ -90,7 +92,7 @@ impl CmId {
                 initiator_depth: link.initiator_depth,
                 flow_control: param.flow_control,
                 retry_count: link.retry_count,
-                rnr_retry_count: param.rnr_retry_count.min(7),
+                rnr_retry_count: link.rnr_retries_told,
                 srq,
                 mtu: link.mtu,
                 packet_rate: route.path.rate,
@@ -121,6 +123,7 @@ impl CmId {
             initiator_depth: depth("initiator_depth", param.initiator_depth)?,
             retry_count: param.retry_count.min(7),
             rnr_retry_count: param.rnr_retry_count.min(7),
+            rnr_retries_told: param.rnr_retry_count.min(7),
             ack_timeout: state.options.ack_timeout.unwrap_or(ACK_TIMEOUT),
             mtu: route.path.mtu,
             complete: false,
@@ -162,6 +165,9 @@ impl CmId {
                 accepted("initiator_depth", param.initiator_depth, link.initiator_depth)?,
             ),
         };
+        if let Some(param) = param {
+            link.rnr_retries_told = param.rnr_retry_count.min(7);
+        }
         self.state.lock().link = Some(link);
         if let Some(qp) = &qp {
             self.make_ready(qp)?;
@@ -179,7 +185,7 @@ impl CmId {
             responder_resources: link.responder_resources,
             initiator_depth: link.initiator_depth,
             flow_control: param.is_some_and(|param| param.flow_control),
-            rnr_retry_count: param.map_or(link.rnr_retry_count, |p| p.rnr_retry_count.min(7)),
+            rnr_retry_count: link.rnr_retries_told,
             srq,
             ece: state.ece,
             private_data: data,

@@ -171,6 +171,7 @@ impl Session<'_> {
                 initiator_depth: request.initiator_depth,
                 retry_count: request.retry_count,
                 rnr_retry_count: request.rnr_retry_count,
+                rnr_retries_told: request.rnr_retry_count,
                 ack_timeout: state.options.ack_timeout.unwrap_or(request.ack_timeout),
                 mtu: request.mtu,
                 complete: true,
