@@ -66,6 +66,10 @@ fn joined(device: RdmaDevice, file: RdmaFile) -> KernelDevice {
 
 const CLASS: &str = "class/infiniband_verbs";
 
+/// The `hca_type` of the software devices that `ironverbs run` shows below /sys. They are not the kernel's, and where
+/// a program has gone to another network namespace they are not there at all.
+pub(crate) const VIEW: &str = "ironverbs";
+
 fn from_sysfs(sysfs: &Path) -> io::Result<Vec<KernelDevice>> {
     let class = sysfs.join(CLASS);
     let Ok(entries) = fs::read_dir(&class) else { return Ok(Vec::new()) };
@@ -76,6 +80,9 @@ fn from_sysfs(sysfs: &Path) -> io::Result<Vec<KernelDevice>> {
             let file = verbs_file(&entry.path())?;
             let (index, ports) = (0, 0);
             let own = sysfs.join("class/infiniband").join(&name);
+            if word(&own.join("hca_type")).is_some_and(|kind| kind == VIEW) {
+                return None;
+            }
             let node_type = node_type(&word(&own.join("node_type")).unwrap_or_default());
             let node_guid = guid(&word(&own.join("node_guid")).unwrap_or_default()).unwrap_or(0);
             let device = RdmaDevice { index, name, node_type, node_guid, ports };
@@ -185,6 +192,9 @@ mod tests {
         put("class/infiniband_verbs/uverbs3/dev", "231:195\n");
         put("class/infiniband_verbs/uverbs3/abi_version", "2\n");
         put("class/infiniband_verbs/uverbs4/dev", "231:196\n");
+        put("class/infiniband_verbs/uverbs5/ibdev", "iron0\n");
+        put("class/infiniband_verbs/uverbs5/dev", "231:197\n");
+        put("class/infiniband/iron0/hca_type", "ironverbs\n");
         put("class/infiniband/rxe0/node_type", "1: CA\n");
         put("class/infiniband/rxe0/node_guid", "0011:2233:4455:6677\n");
         put("class/infiniband/rxe0/ports/1/pkeys/0", "0xffff\n");

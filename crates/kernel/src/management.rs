@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::discover::VIEW;
+
 /// An adapter.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Adapter {
@@ -48,7 +50,7 @@ pub fn adapters(sysfs: &Path) -> Vec<Adapter> {
             sys_image_guid: guid(&word(&at.join("sys_image_guid"))),
             ports,
         };
-        (1..=3).contains(&node_type).then_some(adapter)
+        ((1..=3).contains(&node_type) && adapter.hca_type != VIEW).then_some(adapter)
     };
     names.into_iter().filter_map(adapter).collect()
 }
@@ -153,6 +155,8 @@ mod tests {
         put("class/infiniband_mad/issm1/port", "2\n");
         put("class/infiniband_mad/umad1/ibdev", "mlx5_0\n");
         put("class/infiniband_mad/umad1/port", "2\n");
+        put("class/infiniband/iron0/node_type", "1: CA\n");
+        put("class/infiniband/iron0/hca_type", "ironverbs\n");
         put("class/infiniband/mlx5_0/node_type", "1: CA\n");
         put("class/infiniband/mlx5_0/node_guid", "0011:2233:4455:6677\n");
         put("class/infiniband/mlx5_0/ports/2/state", "4: ACTIVE\n");
