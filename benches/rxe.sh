@@ -5,8 +5,8 @@
 #   gcc -O2 -o DIRECTORY/rxe benches/rxe.c -libverbs
 #   cargo xtask vm --timeout 1500 -- bash benches/rxe.sh STAGE DIRECTORY [instructions|rates]...
 #
-# instructions: those of an operation on rxe0, by Debian's library and by ours, by both of its drivers; the difference of two
-# runs of callgrind. rates: perftest between the ends of one veth pair, ours at both ends and ours against kernel rxe.
+# instructions: those of an operation on rxe0, by Debian's library and by ours, by both of its drivers, counted by callgrind.
+# rates: perftest between the ends of one veth pair, ours at both ends and ours against kernel rxe.
 set -u
 stage=$1 programs=$2
 shift 2
@@ -16,23 +16,27 @@ debian() { "$@"; }
 own() { env IRONVERBS_SOFT=off LD_LIBRARY_PATH="$stage/lib" "$@"; }
 plugin() { env IRONVERBS_KERNEL_DRIVER=plugin IRONVERBS_SOFT=off LD_LIBRARY_PATH="$stage/lib" "$@"; }
 
-count() { # LIBRARY OPERATION ROUNDS
-  local said
-  said=$("$1" valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect=measured "$programs/rxe" -d rxe0 -g 1 "$2" "$3" 2>&1)
-  [[ $said == *" 0 polls in vain"* ]] || echo "not sound: $2 by $1: $(grep rounds <<<"$said")" >&2
-  sed -n 's/.*Collected : //p' <<<"$said"
+# A line OPERATION-WHAT COUNT for each that the program counted: one run of callgrind, a part of its output for each.
+count() { # LIBRARY
+  local parts
+  parts=$(mktemp -d)
+  "$1" valgrind --tool=callgrind --collect-atstart=no --toggle-collect=measured --dump-after=mark \
+    --callgrind-out-file="$parts/part" /tmp/rxe-instructions -d rxe0 -g 1 >"$parts/said" 2>"$parts/errors" ||
+    { echo "instructions by $1:" && tail -n 5 "$parts/errors"; } >&2
+  grep "not sound" "$parts/errors" >&2
+  local number what rounds
+  while read -r number what rounds; do
+    awk -v what="$what" -v rounds="$rounds" '/^totals:/ { print what, $2 / rounds }' "$parts/part.$number"
+  done <"$parts/said"
+  rm -r "$parts"
 }
 
 if [[ $what == *" instructions "* ]]; then
-  cp "$programs/rxe" /tmp && programs=/tmp
-  for operation in send write inline list receive builder extended; do
-    line=$operation
-    for library in debian own plugin; do
-      less=$(count $library $operation 20) more=$(count $library $operation 60)
-      line+=" $library $(awk "BEGIN { print ($more - $less) / 40 }")"
-    done
-    echo "$line"
-  done
+  cp "$programs/rxe" /tmp/rxe-instructions
+  for library in debian own plugin; do count $library >"/tmp/rxe-instructions.$library"; done
+  # OPERATION-WHAT DEBIAN OWN PLUGIN
+  join /tmp/rxe-instructions.debian /tmp/rxe-instructions.own | join - /tmp/rxe-instructions.plugin |
+    sed 's/^/instructions /'
 fi
 
 if [[ $what == *" rates "* ]]; then

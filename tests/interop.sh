@@ -4,7 +4,7 @@
 #   interop.sh STAGE PROGRAMS [--direct] [GROUP]...
 #   interop.sh --list [GROUP]...
 #
-# STAGE is what `cargo xtask stage` makes, PROGRAMS the directory of those of tests/exchange.c, driver.c, worlds.c and kernel.c. Prints
+# STAGE is what `cargo xtask stage` makes, PROGRAMS the directory of those of tests/exchange.c, driver.c, worlds.c, kernel.c and ids.c. Prints
 # `ok NAME` or `FAILED NAME: WHY` per case; --list the names only, anywhere. Groups: driver, worlds, kernel, pingpong, verbs, cm,
 # multicast, perftest, faults and, only when named, matrix (all of perftest) and repeat (exchanges under loss, 50 times). With
 # --direct both sides are the kernel's, in the initial namespace: that shows whether the harness and the kernel are right (netem
@@ -28,7 +28,7 @@ stage=${1-} programs=${2-} direct= list=
 if [[ $stage == --list ]]; then list=1; shift; else shift 2; fi
 [[ ${1-} == --direct ]] && { direct=1; shift; }
 (($#)) && groups=" $* "
-exchange=$programs/exchange worlds=$programs/worlds kernel=$programs/kernel
+exchange=$programs/exchange worlds=$programs/worlds kernel=$programs/kernel ids=$programs/ids
 port=18515
 runner=pair
 [[ $list ]] || logs=$(mktemp -d)
@@ -251,6 +251,9 @@ seen() { # SIDE
 done_by() { # SIDE
   run "$1" 60 "$programs/driver" -d rxe0 -g 1
 }
+ids_of() { # SIDE
+  run "$1" 60 "$ids" 10.77.0.1 7480
+}
 
 # same WHAT FUNCTION: each driver's output is that of Debian's library.
 same() {
@@ -327,6 +330,7 @@ declare -A options=([bw]="-s 8192 -n 150" [lat]="-s 64 -n 100")
 if group driver; then
   same devices seen
   same does done_by
+  same ids ids_of
   builds
   pyverbs_begins
   role=server
@@ -404,6 +408,46 @@ removal() {
   ip link del dummy2
 }
 
+# A device that goes while contexts of it are open, by one driver and by the other.
+fatal() { # SIDE
+  local name=kernel-fatal-$1 look why=
+  [[ $list ]] && { echo $name; return; }
+  ip link add dummy3 type dummy
+  ip link set dummy3 up
+  rdma link add rxe3 type rxe netdev dummy3
+  run "$1" 100 "$kernel fatal rxe3" >"$logs/$name" 2>&1 &
+  local pid=$!
+  for look in {1..300}; do grep -q "^ready" "$logs/$name" && break; sleep 0.1; done
+  # It ends when nobody has the device open any more.
+  timeout 60 rdma link delete rxe3 || why="rdma link delete: exit status $?; "
+  wait $pid || why+="exit status $?"
+  [[ $why ]] && { echo "FAILED $name: $why"; tail -n 12 "$logs/$name"; } || echo "ok $name"
+  ip link del dummy3
+}
+
+# The module is taken away, and comes back with its devices: while a context is open it stays.
+unload() {
+  local look why= input
+  [[ $list ]] && { echo kernel-unload; return; }
+  input=$(mktemp -u) && mkfifo "$input"
+  run united 100 "$kernel unload rxe1" >"$logs/unload" 2>&1 <"$input" &
+  local pid=$!
+  exec 9>"$input"
+  said() { for look in {1..300}; do grep -q "^$1" "$logs/unload" && return; sleep 0.1; done; }
+  said ready
+  modprobe -r rdma_rxe 2>/dev/null && why="the module went while it was in use; "
+  echo c >&9
+  exec 9>&-
+  said closed
+  modprobe -r rdma_rxe || why+="modprobe -r: exit status $?; "
+  said gone
+  modprobe rdma_rxe
+  rdma link add rxe0 type rxe netdev dummy0
+  rdma link add rxe1 type rxe netdev v0
+  wait $pid || why+="exit status $?"
+  [[ $why ]] && { echo "FAILED kernel-unload: $why"; tail -n 12 "$logs/unload"; } || echo "ok kernel-unload"
+}
+
 if group kernel; then
   alone kernel-umad "$kernel umad rxe1"
   alone kernel-reach "$kernel reach rxe1 ::ffff:10.79.0.1 0"
@@ -413,6 +457,8 @@ if group kernel; then
   alone kernel-denied "env IRONVERBS_SOFT=off setpriv --reuid 65534 --clear-groups $kernel denied"
   [[ $list ]] || chmod 666 /dev/infiniband/{rdma_cm,uverbs*}
   removal
+  fatal driven
+  fatal plugged
 fi
 if group pingpong; then
   pingpong half rc 4096 50
@@ -484,4 +530,6 @@ if group repeat; then
   calm
 fi
 if group driver; then pyverbs_ends; fi
+# Last: all devices of rxe go.
+if group kernel; then unload; fi
 [[ $list ]] || echo "interop: done"

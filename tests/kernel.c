@@ -3,18 +3,23 @@
  *   kernel umad DEVICE              sends datagrams from the port to itself, by two agents
  *   kernel reach DEVICE GID ERRNO   what ibv_gid_reachable says
  *   kernel denied                   to a user to whom the kernel's files are closed
+ *   kernel fatal DEVICE             when a device is removed that is open: says `ready`, then `gone` when it has let it go
+ *   kernel unload DEVICE            when the device's module is: says `ready`, `gone`, and when there is one again, ends
  *
  * Exit status 0 when all was as it should be.
  */
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <infiniband/umad.h>
 #include <infiniband/verbs.h>
+#include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CHECK(what)                                                                                                        \
 	do {                                                                                                               \
@@ -170,6 +175,116 @@ static void denied(void)
 	ibv_free_device_list(list);
 }
 
+/* Waits for DEVICE_FATAL, which comes once; what there is of other events may come before it. */
+static void wait_for_fatal(struct ibv_context *context)
+{
+	struct ibv_async_event event;
+	do {
+		struct pollfd fd = { context->async_fd, POLLIN, 0 };
+		CHECK(poll(&fd, 1, 60000) == 1);
+		CHECK(ibv_get_async_event(context, &event) == 0);
+		printf("%s\n", ibv_event_type_str(event.event_type));
+		ibv_ack_async_event(&event);
+	} while (event.event_type != IBV_EVENT_DEVICE_FATAL);
+	CHECK(fcntl(context->async_fd, F_SETFL, O_NONBLOCK) == 0);
+	CHECK(ibv_get_async_event(context, &event) == -1 && errno == EAGAIN);
+}
+
+static void fatal(const char *name)
+{
+	struct ibv_context *contexts[2] = { opened(name), opened(name) }, *context = contexts[0];
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct ibv_cq *cq = ibv_create_cq(context, 8, NULL, channel, 0);
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	static char buffer[64];
+	struct ibv_mr *mr = ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .cap = { 4, 4, 1, 1, 0 }, .qp_type = IBV_QPT_RC };
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	struct ibv_port_attr port;
+	struct ibv_async_event event;
+	CHECK(channel && cq && pd && mr && qp);
+	CHECK(fcntl(contexts[1]->async_fd, F_SETFL, O_NONBLOCK) == 0);
+	CHECK(ibv_get_async_event(contexts[1], &event) == -1 && errno == EAGAIN);
+	printf("ready\n");
+	wait_for_fatal(context);
+	wait_for_fatal(contexts[1]);
+	/* All of it is still there, whatever it says. */
+	struct ibv_wc wc;
+	struct ibv_sge sge = { (uintptr_t)buffer, sizeof buffer, mr->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad;
+	CHECK(ibv_poll_cq(cq, 1, &wc) == 0);
+	CHECK(ibv_post_send(qp, &wr, &bad) != 0);
+	printf("port: %s\n", strerror(ibv_query_port(context, 1, &port)));
+	CHECK(strcmp(ibv_get_device_name(context->device), name) == 0);
+	CHECK(ibv_destroy_qp(qp) == 0 && ibv_dereg_mr(mr) == 0 && ibv_destroy_cq(cq) == 0);
+	CHECK(ibv_destroy_comp_channel(channel) == 0 && ibv_dealloc_pd(pd) == 0);
+	CHECK(ibv_close_device(contexts[0]) == 0 && ibv_close_device(contexts[1]) == 0);
+	printf("gone\n");
+}
+
+static struct ibv_device *device;
+
+/* Looks for the device for a while, until it is there, or not there any more: the list. */
+static struct ibv_device **listed(const char *name, int wanted)
+{
+	for (int i = 0; i < 300; i++) {
+		struct ibv_device **list = ibv_get_device_list(NULL);
+		int found = 0;
+		CHECK(list);
+		for (int at = 0; list[at]; at++)
+			if (strcmp(ibv_get_device_name(list[at]), name) == 0) {
+				device = list[at];
+				found = 1;
+			}
+		if (found == wanted)
+			return list;
+		ibv_free_device_list(list);
+		usleep(100000);
+	}
+	printf("%s is %s\n", name, wanted ? "not there" : "still there");
+	exit(1);
+}
+
+/* A context of the device keeps its module; what is not of one device does not. */
+static void unload(const char *name)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *listener;
+	struct ibv_device **before = listed(name, 1);
+	struct sockaddr_in all = { .sin_family = AF_INET, .sin_port = htons(7495) };
+	CHECK(channel && rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_bind_addr(listener, (struct sockaddr *)&all) == 0 && rdma_listen(listener, 1) == 0);
+	struct ibv_context *context = ibv_open_device(device);
+	CHECK(context);
+	printf("ready\n");
+	/* Until whoever runs this has seen that the module stays. */
+	CHECK(getchar() == 'c');
+	CHECK(ibv_close_device(context) == 0);
+	int port = umad_open_port(name, 1), len = MAD;
+	CHECK(port >= 0 && umad_register(port, VENDOR, 1, 0, NULL) >= 0);
+	printf("closed\n");
+	struct ibv_device **after = listed(name, 0);
+	struct ib_user_mad *seen = calloc(1, umad_size() + MAD);
+	CHECK(seen && umad_recv(port, seen, &len, 1000) < 0);
+	printf("umad: %s\n", strerror(errno));
+	CHECK(umad_close_port(port) == 0);
+	CHECK(ibv_open_device(device) == NULL && errno == ENODEV);
+	CHECK(strcmp(ibv_get_device_name(device), name) == 0);
+	ibv_free_device_list(before);
+	ibv_free_device_list(after);
+	CHECK(umad_open_port(name, 1) < 0);
+	printf("gone\n");
+	before = listed(name, 1);
+	context = ibv_open_device(device);
+	CHECK(context && ibv_close_device(context) == 0);
+	ibv_free_device_list(before);
+	CHECK(ntohs(rdma_get_src_port(listener)) == 7495);
+	CHECK(rdma_destroy_id(listener) == 0);
+	rdma_destroy_event_channel(channel);
+	free(seen);
+	printf("there again\n");
+}
+
 int main(int argc, char **argv)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -179,6 +294,10 @@ int main(int argc, char **argv)
 		reach(argv[2], argv[3], atoi(argv[4]));
 	else if (argc == 2 && strcmp(argv[1], "denied") == 0)
 		denied();
+	else if (argc == 3 && strcmp(argv[1], "fatal") == 0)
+		fatal(argv[2]);
+	else if (argc == 3 && strcmp(argv[1], "unload") == 0)
+		unload(argv[2]);
 	else
 		return 64;
 	return 0;

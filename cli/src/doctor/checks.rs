@@ -1,16 +1,15 @@
 //! What one host shows of itself.
 
 use std::fs;
-use std::path::Path;
 
-use ironverbs_kernel::drivers::Driver;
 use ironverbs_sys::diag;
 use serde_json::{Value, json};
 
 use super::Level::{Note, Problem, Warning};
+use super::adapters::{self, Adapter};
 use super::{Findings, Level};
 use crate::info::{describe_owner, state};
-use crate::verbs::config::KernelDriver;
+use crate::verbs::config::{KernelDriver, Soft};
 use crate::verbs::{Config, Context, Host, PortState};
 
 /// An interface with this MTU or more carries packets with 4096 bytes of payload over either family.
@@ -24,6 +23,7 @@ pub(super) struct Facts {
     udp_port: u16,
     wire: bool,
     devices: Vec<DeviceFacts>,
+    adapters: Vec<Adapter>,
 }
 
 struct DeviceFacts {
@@ -50,6 +50,7 @@ impl Facts {
             "udp_port": self.udp_port,
             "wire": self.wire,
             "devices": self.devices.iter().map(device).collect::<Vec<_>>(),
+            "kernel_devices": self.adapters.iter().map(Adapter::json).collect::<Vec<_>>(),
         })
     }
 
@@ -58,6 +59,7 @@ impl Facts {
         let config = Config::load().map_err(|e| e.to_string())?;
         let udp_port = config.udp_port.value;
         let own = config.kernel_driver.value == KernelDriver::Own;
+        let which = config.soft.value;
         let host = Host::start(config).map_err(|e| e.to_string())?;
         let mut contexts = Vec::new();
         for device in host.devices().map_err(|e| e.to_string())? {
@@ -71,11 +73,11 @@ impl Facts {
         for context in &contexts {
             devices.push(device(context, wire, findings)?);
         }
-        picked(&devices, findings);
-        kernel_devices(own, findings);
+        let adapters = adapters::look(own, findings);
+        picked(which, &devices, &adapters, findings);
         memory(findings);
         limits(findings);
-        Ok(Facts { udp_port, wire, devices })
+        Ok(Facts { udp_port, wire, devices, adapters })
     }
 }
 
@@ -94,16 +96,7 @@ fn device(context: &Context, wire: bool, findings: &mut Findings) -> Result<Devi
     } else {
         findings.good("device", what);
     }
-    let path = format!("/sys/class/net/{interface}/mtu");
-    if let Some(mtu) = number(&path).filter(|&mtu| mtu < FULL_MTU) {
-        let payload = port.active_mtu.bytes();
-        findings.add(
-            "mtu",
-            Note,
-            format!("{interface} has MTU {mtu}: packets carry at most {payload} bytes"),
-            format!("ip link set {interface} mtu 9000, if the network between the hosts takes it"),
-        );
-    }
+    mtu(&interface, Some(port.active_mtu.bytes()), findings);
     Ok(DeviceFacts {
         name: name.to_owned(),
         interface,
@@ -113,20 +106,48 @@ fn device(context: &Context, wire: bool, findings: &mut Findings) -> Result<Devi
     })
 }
 
-/// Which device and GID a program gets that does not choose.
-fn picked(devices: &[DeviceFacts], findings: &mut Findings) {
-    match devices.first() {
-        None => findings.add(
+/// Whether an interface takes packets of 4096 bytes of payload, or what its port says that packets carry.
+pub(super) fn mtu(interface: &str, payload: Option<usize>, findings: &mut Findings) {
+    let path = format!("/sys/class/net/{interface}/mtu");
+    let Some(mtu) = number(&path).filter(|&mtu| mtu < FULL_MTU) else { return };
+    let carried = match payload {
+        Some(payload) => format!("packets carry at most {payload} bytes"),
+        None => "packets of 4096 bytes do not fit".to_owned(),
+    };
+    let advice =
+        format!("ip link set {interface} mtu 9000, if the network between the hosts takes it");
+    findings.add("mtu", Note, format!("{interface} has MTU {mtu}: {carried}"), advice);
+}
+
+/// Which device and GID a program gets that does not choose: the first of the list, where the kernel's come first.
+fn picked(which: Soft, devices: &[DeviceFacts], adapters: &[Adapter], findings: &mut Findings) {
+    let software = devices.first().filter(|_| which != Soft::Off);
+    if let Some(first) = adapters.first().filter(|_| which != Soft::Only) {
+        let gid =
+            first.gids.first().map_or("none of RoCE v2 or InfiniBand".to_owned(), |(i, ip)| {
+                format!("index {i} ({ip}) is its first of RoCE v2 or InfiniBand")
+            });
+        let what = format!("who does not choose gets the kernel's {}; GID: {gid}", first.name);
+        match first.usable {
+            true => findings.good("default", what),
+            false => findings.add(
+                "default",
+                Warning,
+                format!("{what}; it cannot be opened"),
+                "choose another, or set IRONVERBS_SOFT=only to have software devices alone",
+            ),
+        }
+    } else if let Some(first) = software {
+        let gid = first.addresses.first().map_or("none", String::as_str);
+        let what = format!("who does not choose gets {}, GID index 0 ({gid})", first.name);
+        findings.good("default", what);
+    } else {
+        findings.add(
             "device",
             Problem,
             "no device: no network interface is up and has an address",
             "see IRONVERBS_INTERFACES in `ironverbs info`, and `ip address`",
-        ),
-        Some(first) => {
-            let gid = first.addresses.first().map_or("none", String::as_str);
-            let what = format!("who does not choose gets {}, GID index 0 ({gid})", first.name);
-            findings.good("default", what);
-        }
+        );
     }
 }
 
@@ -155,39 +176,6 @@ fn port(context: Option<&Context>, udp_port: u16, findings: &mut Findings) -> bo
     );
     findings.add("port", Warning, what, advice);
     false
-}
-
-/// Devices behind the kernel, what drives them, and whether this user may open them.
-fn kernel_devices(own: bool, findings: &mut Findings) {
-    let devices = crate::info::kernel_devices(own);
-    if devices.is_empty() {
-        return findings.good("kernel", "the kernel has no RDMA devices");
-    }
-    for (device, driver) in &devices {
-        let what = format!("the kernel's device {} is driven by {driver}", device.name);
-        match driver {
-            Driver::Own | Driver::PlugIn(_) => findings.good("kernel", what),
-            Driver::Missing(_) => findings.add(
-                "kernel",
-                Warning,
-                what,
-                "programs that open it need that: plug-ins are rdma-core's (Debian: ibverbs-providers)",
-            ),
-        }
-    }
-    let manager = "/dev/infiniband/rdma_cm".to_owned();
-    if !Path::new(&manager).exists() {
-        let what = format!("{manager} is not there: librdmacm has software devices alone");
-        findings.add("kernel", Note, what, "modprobe rdma_ucm");
-    }
-    let paths = devices.iter().map(|(device, _)| format!("/dev/infiniband/{}", device.file));
-    let paths = paths.chain(Some(manager).filter(|path| Path::new(path).exists()));
-    let may_open = |path: &String| fs::File::options().read(true).write(true).open(path).is_ok();
-    let closed: Vec<_> = paths.filter(|path| !may_open(path)).collect();
-    if !closed.is_empty() {
-        let what = format!("this user may not open {}", closed.join(", "));
-        findings.add("kernel", Note, what, "EPERM for programs that open them; librdmacm leaves their addresses to software devices");
-    }
 }
 
 /// Shared memory and the rights to another process's memory.

@@ -9,6 +9,7 @@ use super::Level::{Note, Problem, Warning};
 pub(super) fn hosts(here: &Value, there: &Value, findings: &mut Findings) -> Option<()> {
     let (port, other_port) = (here["udp_port"].as_u64()?, there["udp_port"].as_u64()?);
     let (devices, others) = (here["devices"].as_array()?, there["devices"].as_array()?);
+    let (adapters, their_adapters) = (usable(here), usable(there));
     if port == other_port {
         findings.good("two hosts", format!("both use UDP port {port}"));
     } else {
@@ -21,14 +22,24 @@ pub(super) fn hosts(here: &Value, there: &Value, findings: &mut Findings) -> Opt
     }
     if there["wire"] == Value::Bool(false) {
         let advice = "see what ironverbs doctor says there";
-        findings.add("two hosts", Problem, "the other host's devices have no wire", advice);
+        match their_adapters.is_empty() {
+            true => {
+                let what = "the other host's devices have no wire";
+                findings.add("two hosts", Problem, what, advice);
+            }
+            false => {
+                let what = "the other host is reached by its kernel's devices alone";
+                findings.add("two hosts", Note, what, advice);
+            }
+        }
     }
     let (version, other) = (there["version"].as_str()?, here["version"].as_str()?);
     if version != other {
         let what = format!("this host has version {other}, the other {version}");
         findings.add("two hosts", Warning, what, "");
     }
-    let (mine, theirs) = (addresses(devices), addresses(others));
+    let mine = addresses(devices.iter().chain(adapters));
+    let theirs = addresses(others.iter().chain(their_adapters));
     if let Some(both) = mine.iter().find(|address| theirs.contains(*address)) {
         findings.add(
             "two hosts",
@@ -63,9 +74,15 @@ pub(super) fn hosts(here: &Value, there: &Value, findings: &mut Findings) -> Opt
     Some(())
 }
 
+/// The kernel's devices that programs there can use; older versions told of none.
+fn usable(facts: &Value) -> Vec<&Value> {
+    let all = facts["kernel_devices"].as_array().into_iter().flatten();
+    all.filter(|device| device["usable"] == Value::Bool(true)).collect()
+}
+
 /// What others can reach.
-fn addresses(devices: &[Value]) -> Vec<&str> {
-    let lists = devices.iter().filter_map(|device| device["addresses"].as_array());
+fn addresses<'a>(devices: impl Iterator<Item = &'a Value>) -> Vec<&'a str> {
+    let lists = devices.filter_map(|device| device["addresses"].as_array());
     let all = lists.flatten().filter_map(Value::as_str);
     all.filter(|address| {
         !address.starts_with("fe80") && !address.starts_with("127.") && *address != "::1"
@@ -90,6 +107,14 @@ mod tests {
         })
     }
 
+    /// As `facts`, but that another has the port; with a device of the kernel's.
+    fn without_wire(address: &str, usable: bool) -> Value {
+        let mut facts = facts(address, 4791, 1024);
+        facts["wire"] = false.into();
+        facts["kernel_devices"] = json!([{ "usable": usable, "addresses": [address] }]);
+        facts
+    }
+
     fn compared(here: &Value, there: &Value) -> Option<Level> {
         let mut findings = Findings::default();
         hosts(here, there, &mut findings)?;
@@ -106,6 +131,8 @@ mod tests {
             (facts("10.0.0.2", 4792, 1024), Some(Level::Problem)),
             (facts("fd00::2", 4791, 1024), Some(Level::Problem)),
             (json!({}), None),
+            (without_wire("10.0.0.2", false), Some(Level::Problem)),
+            (without_wire("10.0.0.2", true), Some(Level::Note)),
         ] {
             assert_eq!(compared(&here, &there), wanted, "{there}");
         }

@@ -1,5 +1,6 @@
 //! `ironverbs doctor`: what stands in the way of programs, and what to do about it.
 
+mod adapters;
 mod checks;
 mod compare;
 

@@ -146,6 +146,21 @@ pub struct Conn {
     pub rnr_retry_count: u8,
 }
 
+/// What makes of adapters agree on beyond the standard (enhanced connection establishment). All 0: nothing.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Ece {
+    /// Whose options they are.
+    pub vendor_id: u32,
+    /// Bits.
+    pub options: u32,
+}
+
+impl Ece {
+    fn put(self, what: Bytes) -> Bytes {
+        what.u32(self.vendor_id).u32(self.options)
+    }
+}
+
 /// Bytes of private data in a command.
 const DATA: usize = 256;
 
@@ -180,8 +195,8 @@ fn private_data(response: Response<'_>, at: usize, len: u8) -> Vec<u8> {
 }
 
 /// Asks for a connection.
-pub fn connect(id: u32, conn: &Conn) -> CmCommand {
-    silent(6, conn.put(Bytes::new(), true).u32(id).zeros(12))
+pub fn connect(id: u32, conn: &Conn, ece: Ece) -> CmCommand {
+    silent(6, ece.put(conn.put(Bytes::new(), true).u32(id).u32(0)))
 }
 
 /// Waits for requests.
@@ -190,16 +205,26 @@ pub fn listen(id: u32, backlog: u32) -> CmCommand {
 }
 
 /// Accepts a request, whose id gets that name; or says that a connection is complete.
-pub fn accept(id: u32, name: u64, conn: Option<&Conn>) -> CmCommand {
+pub fn accept(id: u32, name: u64, conn: Option<&Conn>, ece: Ece) -> CmCommand {
     let empty = Conn::default();
     let what = conn.unwrap_or(&empty).put(Bytes::new().u64(name), conn.is_some());
-    silent(8, what.u32(id).zeros(12))
+    silent(8, ece.put(what.u32(id).u32(0)))
 }
 
-/// Refuses a request.
-pub fn reject(id: u32, data: &[u8]) -> CmCommand {
+/// Why a request is refused, of the reasons that a program may give (IBA 12.6.7.2).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub enum Reason {
+    /// The program's own.
+    Consumer = 28,
+    /// The peer's [`Ece`].
+    VendorOption = 35,
+}
+
+/// Refuses a request. Kernels before 5.8 know no reason but the program's own, and look at none.
+pub fn reject(id: u32, data: &[u8], reason: Reason) -> CmCommand {
     let data = data.get(..data.len().min(DATA - 1)).unwrap_or_default();
-    let what = Bytes::new().u32(id).u8(data.len() as u8).zeros(3).bytes(data);
+    let what = Bytes::new().u32(id).u8(data.len() as u8).u8(reason as u8).zeros(2).bytes(data);
     silent(9, what.zeros(DATA - data.len()))
 }
 
@@ -284,6 +309,12 @@ impl CmRecord {
         Conn::read(Response(&self.bytes), 20)
     }
 
+    /// The peer's options, of a request or an answer.
+    pub fn ece(&self) -> Ece {
+        let r = Response(&self.bytes);
+        Ece { vendor_id: r.u32(328), options: r.u32(332) }
+    }
+
     /// What it tells of a datagram service.
     pub fn ud(&self) -> Ud {
         let r = Response(&self.bytes);
@@ -308,9 +339,9 @@ mod tests {
             (destroy_id(0), 16),
             (bind(0, &[0; ADDRESS], 16), 136),
             (resolve_addr(0, 0, None, (&[0; ADDRESS], 16)), 272),
-            (connect(0, &conn), 288),
-            (accept(0, 0, None), 296),
-            (reject(0, &[1; 300]), 264),
+            (connect(0, &conn, Ece::default()), 288),
+            (accept(0, 0, None, Ece::default()), 296),
+            (reject(0, &[1; 300], Reason::Consumer), 264),
             (query_addr(0), 16),
             (set_option(0, 0, 0, 0, 0), 24),
             (join(0, 0, 0, &[0; ADDRESS], 16), 152),
@@ -331,9 +362,10 @@ mod tests {
     fn an_event_has_what_was_told() {
         let conn = Conn { qpn: 17, data: vec![1, 2, 3], retry_count: 7, ..Conn::default() };
         let head = Bytes::new().u64(9).u32(2).u32(4).u32(-5i32 as u32);
-        let record = CmRecord::read(conn.put(head, true).zeros(44).0);
+        let ece = Ece { vendor_id: 0x15b3, options: 6 };
+        let record = CmRecord::read(ece.put(conn.put(head, true).zeros(36)).0);
         assert_eq!((record.name, record.id, record.event, record.status), (9, 2, 4, -5));
-        assert_eq!(record.conn(), conn);
+        assert_eq!((record.conn(), record.ece()), (conn, ece));
         // Shorter than it should be: nothing.
         assert_eq!(CmRecord::read(vec![1]).conn(), Conn::default());
     }

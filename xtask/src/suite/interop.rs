@@ -25,7 +25,7 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     let [data, cm] = ["exchange.pcap", "exchange.cm.pcap"].map(|name| tree::target().join(name));
     cases.always("guest", seconds(1800), |case| {
         let _ = (fs::remove_file(&data), fs::remove_file(&cm));
-        for name in ["exchange", "driver", "worlds", "kernel"] {
+        for name in ["exchange", "driver", "worlds", "kernel", "ids"] {
             let source = tree::root().join(format!("tests/{name}.c"));
             let build = Program::new("gcc").args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
             let build = build.arg(tree::target().join(name).display()).arg(source.display());

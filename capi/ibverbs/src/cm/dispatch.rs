@@ -43,6 +43,7 @@ dispatch! {
     fn disconnect(id: *mut rdma_cm_id) -> c_int, connections;
     fn establish(id: *mut rdma_cm_id) -> c_int, connections;
     fn get_dst_port(id: *mut rdma_cm_id) -> u16, ids;
+    fn get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int, connections;
     fn get_src_port(id: *mut rdma_cm_id) -> u16, ids;
     fn init_qp_attr(id: *mut rdma_cm_id, attr: *mut ibv_qp_attr, mask: *mut c_int) -> c_int, qp;
     fn join_multicast(id: *mut rdma_cm_id, addr: *mut libc::sockaddr, context: *mut c_void) -> c_int, multicast;
@@ -50,7 +51,9 @@ dispatch! {
     fn leave_multicast(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int, multicast;
     fn notify(id: *mut rdma_cm_id, event: u32) -> c_int, connections;
     fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int, connections;
+    fn reject_ece(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int, connections;
     fn resolve_route(id: *mut rdma_cm_id, timeout: c_int) -> c_int, ids;
+    fn set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int, connections;
 }
 
 /// rdma_ack_cm_event(3).

@@ -27,7 +27,6 @@ mod worlds;
 
 pub(crate) use addrinfo::{freeaddrinfo, getaddrinfo};
 pub(crate) use channel::{create_event_channel, destroy_event_channel, get_cm_event, migrate_id};
-pub(crate) use connect::{get_remote_ece, reject_ece, set_local_ece};
 pub(crate) use devices::{free_devices, get_devices};
 pub(crate) use dispatch::*;
 pub(crate) use endpoint::{create_ep, destroy_ep, get_request};

@@ -42,7 +42,12 @@ pub(crate) unsafe extern "C" fn init_and_alloc_context(
     unsafe {
         let context = memory.cast::<u8>().add(offset).cast::<verbs_context>();
         let by_ioctl = fd.as_ref().is_some_and(|fd| takes_commands(fd, driver_id));
-        let private = Box::into_raw(Box::new(Private { ops: unset::all(), driver_id, by_ioctl }));
+        let private = Box::into_raw(Box::new(Private {
+            ops: unset::all(),
+            driver_id,
+            by_ioctl,
+            watch: None,
+        }));
         let public = &raw mut (*context).context;
         (*public).device = device;
         (*public).cmd_fd = cmd_fd;
@@ -134,10 +139,15 @@ pub(crate) unsafe extern "C" fn uninit_context(context: *mut verbs_context) {
         let public = &raw mut (*context).context;
         unregister(public);
         let private = (*context).priv_.cast_mut().cast::<Private>();
+        let mut own = [(*public).cmd_fd, (*public).async_fd];
         if !private.is_null() {
-            drop(Box::from_raw(private));
+            let private = Box::from_raw(private);
+            if private.watch.is_some() {
+                // It has that one.
+                own[1] = -1;
+            }
         }
-        for fd in [(*public).cmd_fd, (*public).async_fd] {
+        for fd in own {
             if fd >= 0 {
                 drop(OwnedFd::from_raw_fd(fd));
             }

@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 
 use super::abi::*;
 use super::objects::alloc_async_fd;
-use super::rxe;
+use super::watch::Watch;
+use super::{Private, rxe};
 use crate::abi::*;
 use crate::fail::{Failure, Outcome};
 
@@ -425,6 +426,10 @@ unsafe fn ready(made: *mut verbs_context) -> Outcome<*mut ibv_context> {
                 }
                 return Err(std::io::Error::from_raw_os_error(errno).into());
             }
+        }
+        let private = (*made).priv_.cast_mut().cast::<Private>();
+        if (*private).watch.is_none() {
+            (*private).watch = Watch::begin(context, (*private).driver_id);
         }
         Ok(context)
     }

@@ -26,8 +26,14 @@ pub(super) unsafe fn get_async_event(driven: Driven, out: *mut ibv_async_event) 
     let mut record = [0; event::ASYNC];
     // SAFETY: the caller's promise; the element is what the program's object was called: its address.
     unsafe {
-        let fd = BorrowedFd::borrow_raw((*driven.context).async_fd.max(0));
-        if let Err(error) = uverbs::read_event(fd, &mut record) {
+        let read = match driven.watch() {
+            Some(watch) => watch.next((*driven.context).cmd_fd, &mut record),
+            None => {
+                let fd = BorrowedFd::borrow_raw((*driven.context).async_fd.max(0));
+                uverbs::read_event(fd, &mut record)
+            }
+        };
+        if let Err(error) = read {
             fail::set_errno(error);
             return -1;
         }

@@ -25,6 +25,7 @@ mod srq;
 mod unset;
 mod variadic;
 pub(crate) mod verbs;
+mod watch;
 mod wq;
 
 use std::ptr;
@@ -59,6 +60,8 @@ pub(crate) struct Private {
     driver_id: u32,
     /// Commands of write(2) go by ioctl(2), which does not mind a change of user.
     by_ioctl: bool,
+    /// Set before the program has the context.
+    watch: Option<watch::Watch>,
 }
 
 /// A living context of a driver.
@@ -74,6 +77,24 @@ impl Driven {
         // SAFETY: it is alive while its context is registered, which programs end last; it is written only while a
         // driver sets a context up.
         unsafe { (*self.private).ops }
+    }
+
+    /// What stands behind the context's descriptor for events, where that is not the kernel's own.
+    fn watch<'a>(self) -> Option<&'a watch::Watch> {
+        // SAFETY: as for `ops`.
+        unsafe { (*self.private).watch.as_ref() }
+    }
+
+    /// Closes what holds the device, which is gone: the kernel's files behind the context's descriptors, which stay and lead
+    /// nowhere.
+    pub(crate) fn let_go(self) {
+        // SAFETY: as for `ops`.
+        let context = unsafe { &*self.context };
+        match self.watch() {
+            Some(watch) => watch.let_go(),
+            None => watch::nowhere(context.async_fd),
+        }
+        watch::nowhere(context.cmd_fd);
     }
 }
 

@@ -391,6 +391,36 @@ pub(crate) unsafe fn create_qp(
     }
 }
 
+/// What the header's inline function of that name comes to.
+pub(crate) unsafe fn create_qp_ex(driven: Driven, attr: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
+    // SAFETY: the verb's promise.
+    unsafe {
+        call!(driven, create_qp_ex(driven.context => *mut ibv_context,
+            attr => *mut ibv_qp_init_attr_ex) -> *mut ibv_qp)
+    }
+}
+
+/// What the header's inline function of that name comes to.
+pub(crate) unsafe fn create_srq_ex(
+    driven: Driven,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    // SAFETY: the verb's promise.
+    unsafe {
+        call!(driven, create_srq_ex(driven.context => *mut ibv_context,
+            attr => *mut ibv_srq_init_attr_ex) -> *mut ibv_srq)
+    }
+}
+
+/// What the header's inline function of that name comes to.
+pub(crate) unsafe fn open_xrcd(driven: Driven, attr: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd {
+    // SAFETY: the verb's promise.
+    unsafe {
+        call!(driven, open_xrcd(driven.context => *mut ibv_context,
+            attr => *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd)
+    }
+}
+
 pub(crate) unsafe fn qp_to_qp_ex(_: Driven, qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: the verb's promise; drivers that make the smaller structure have their own behind it, as rdma-core's
     // library takes for granted, too.

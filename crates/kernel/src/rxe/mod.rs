@@ -65,12 +65,18 @@ pub const AH_RESPONSE: usize = 8;
 /// driver never sets.
 #[inline]
 pub fn wc_flags(flags: u32) -> u32 {
-    const WITH_INVALIDATE: u32 = 1 << 2;
-    // Hardly ever: a look is cheaper than the change.
-    if flags & WITH_INVALIDATE == 0 {
+    if !is_translated(flags) {
         return flags;
     }
     flags & !WITH_INVALIDATE | WITH_INVALIDATE << 1
+}
+
+const WITH_INVALIDATE: u32 = 1 << 2;
+
+/// Whether [`wc_flags`] makes anything else of them: hardly ever, and a look is cheaper than the change.
+#[inline]
+pub fn is_translated(flags: u32) -> bool {
+    flags & WITH_INVALIDATE != 0
 }
 
 #[cfg(test)]

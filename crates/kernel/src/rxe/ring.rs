@@ -51,7 +51,13 @@ impl Ring {
     /// Where an element begins, from the start of the memory. All of it is there, whatever the index.
     #[inline]
     pub fn place(self, index: u32) -> usize {
-        DATA + ((self.wrapped(index) as usize) << self.shift)
+        DATA + self.offset(index)
+    }
+
+    /// Where an element begins, from the first one.
+    #[inline]
+    pub fn offset(self, index: u32) -> usize {
+        (self.wrapped(index) as usize) << self.shift
     }
 
     /// Bytes of an element.

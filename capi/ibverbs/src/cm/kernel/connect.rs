@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::slice;
 
-use ironverbs_kernel::cm::{self, Conn};
+use ironverbs_kernel::cm::{self, Conn, Ece, Reason};
 
 use super::objects::{self, Handle, field, given};
 use crate::abi::*;
@@ -72,6 +72,7 @@ impl Handle {
         // What is known of the path may have changed.
         let (mut attr, mask) = self.attributes(INIT)?;
         self.modify(&mut attr, mask)?;
+        self.agree()?;
         let (mut attr, mask) = self.attributes(RTR)?;
         if let Some(n) = responder.filter(|_| mask & RD_ATOMIC.0 != 0) {
             attr.max_dest_rd_atomic = n;
@@ -82,6 +83,45 @@ impl Handle {
             attr.max_rd_atomic = n;
         }
         self.modify(&mut attr, mask)
+    }
+
+    /// Options are the program's affair where the queue pair is, too; else they are the device's.
+    fn without_qp(&self) -> Outcome<()> {
+        if self.get(field!(qp)).is_null() {
+            return Ok(());
+        }
+        Err(Failure::Argument { what: "queue pair of the id, not null but", value: 1 })
+    }
+
+    /// Learns the options of the queue pair's device, which the peer is told, unless the program has set its own.
+    pub(super) fn know_options(&self) -> Outcome<()> {
+        let mut ece = ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 };
+        // SAFETY: the id's queue pair; the structure is there.
+        match unsafe { dispatch::query_ece(self.get(field!(qp)), &raw mut ece) } {
+            0 => {
+                let mut parts = self.id.parts.lock();
+                if parts.ece == Ece::default() {
+                    parts.ece = Ece { vendor_id: ece.vendor_id, options: ece.options };
+                }
+                Ok(())
+            }
+            libc::EOPNOTSUPP => Ok(()),
+            errno => Err(Failure::Io(std::io::Error::from_raw_os_error(errno))),
+        }
+    }
+
+    /// Tells the device the options that are to be used; one that knows none needs not be told.
+    fn agree(&self) -> Outcome<()> {
+        let Ece { vendor_id, options } = self.id.parts.lock().ece;
+        let mut ece = ibv_ece { vendor_id, options, comp_mask: 0 };
+        if vendor_id == 0 {
+            return Ok(());
+        }
+        // SAFETY: the id's queue pair; the structure is there.
+        match unsafe { dispatch::set_ece(self.get(field!(qp)), &raw mut ece) } {
+            0 | libc::EOPNOTSUPP => Ok(()),
+            errno => Err(Failure::Io(std::io::Error::from_raw_os_error(errno))),
+        }
     }
 
     /// Flushes the id's queue pair.
@@ -140,7 +180,8 @@ pub(in crate::cm) unsafe fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_p
         let mut conn = unsafe { handle.told(param, most)? };
         let preface = handle.id.parts.lock().preface.clone();
         conn.data.splice(0..0, preface);
-        handle.id.issue(&cm::connect(handle.id.number(), &conn))?;
+        let ece = handle.id.parts.lock().ece;
+        handle.id.issue(&cm::connect(handle.id.number(), &conn, ece))?;
         handle.complete()?;
         Ok(0)
     })
@@ -159,7 +200,8 @@ pub(in crate::cm) unsafe fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_pa
             handle.establish(Some(conn.responder_resources), Some(conn.initiator_depth))?;
         }
         let name = handle.c.expose_provenance() as u64;
-        let accepted = handle.id.issue(&cm::accept(handle.id.number(), name, Some(&conn)));
+        let ece = handle.id.parts.lock().ece;
+        let accepted = handle.id.issue(&cm::accept(handle.id.number(), name, Some(&conn), ece));
         if accepted.is_err() {
             handle.fail();
         }
@@ -172,16 +214,57 @@ pub(in crate::cm) unsafe fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_pa
     })
 }
 
-pub(in crate::cm) unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
-    fail::number("rdma_reject", || {
+/// # Safety
+/// As for [`objects::find`]; `data` is null or points to `len` bytes.
+unsafe fn refuse(
+    id: *mut rdma_cm_id,
+    data: *const c_void,
+    len: u8,
+    reason: Reason,
+) -> Outcome<c_int> {
+    // SAFETY: the caller's promise.
+    let handle = unsafe { objects::find(id)? };
+    let data = match data.is_null() {
+        true => &[],
         // SAFETY: the caller's promise.
-        let handle = unsafe { objects::find(id)? };
-        let data = match data.is_null() {
-            true => &[],
-            // SAFETY: the caller's promise.
-            false => unsafe { slice::from_raw_parts(data.cast::<u8>(), len.into()) },
-        };
-        handle.id.issue(&cm::reject(handle.id.number(), data))?;
+        false => unsafe { slice::from_raw_parts(data.cast::<u8>(), len.into()) },
+    };
+    handle.id.issue(&cm::reject(handle.id.number(), data, reason))?;
+    Ok(0)
+}
+
+pub(in crate::cm) unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
+    // SAFETY: the caller's promise.
+    fail::number("rdma_reject", || unsafe { refuse(id, data, len, Reason::Consumer) })
+}
+
+pub(in crate::cm) unsafe fn reject_ece(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
+    // SAFETY: the caller's promise.
+    fail::number("rdma_reject_ece", || unsafe { refuse(id, data, len, Reason::VendorOption) })
+}
+
+pub(in crate::cm) unsafe fn set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
+    fail::number("rdma_set_local_ece", || {
+        // SAFETY: the caller's promise.
+        let (handle, ece) = unsafe { (objects::find(id)?, &*given("ece", ece)?) };
+        handle.without_qp()?;
+        if ece.vendor_id == 0 || ece.comp_mask != 0 {
+            let value = if ece.vendor_id == 0 { 0 } else { ece.comp_mask };
+            return Err(Failure::Argument { what: "vendor_id or comp_mask", value: value.into() });
+        }
+        handle.id.parts.lock().ece = Ece { vendor_id: ece.vendor_id, options: ece.options };
+        Ok(0)
+    })
+}
+
+pub(in crate::cm) unsafe fn get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
+    fail::number("rdma_get_remote_ece", || {
+        // SAFETY: the caller's promise.
+        let (handle, ece) = unsafe { (objects::find(id)?, given("ece", ece)?) };
+        handle.without_qp()?;
+        let Ece { vendor_id, options } = handle.id.parts.lock().peer_ece;
+        // SAFETY: the caller's promise.
+        unsafe { ece.write(ibv_ece { vendor_id, options, comp_mask: 0 }) };
         Ok(0)
     })
 }
@@ -204,7 +287,7 @@ pub(in crate::cm) unsafe fn establish(id: *mut rdma_cm_id) -> c_int {
         if !handle.get(field!(qp)).is_null() {
             return Err(Failure::Argument { what: "queue pair of the id, not null but", value: 1 });
         }
-        handle.id.issue(&cm::accept(handle.id.number(), 0, None))?;
+        handle.id.issue(&cm::accept(handle.id.number(), 0, None, Ece::default()))?;
         Ok(0)
     })
 }

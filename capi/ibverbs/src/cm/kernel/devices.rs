@@ -1,11 +1,9 @@
 //! Devices of the kernel that are open for all ids.
 
-use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ironverbs_sys::event::{EventFd, EventMode};
 use parking_lot::Mutex;
 
 use crate::abi::*;
@@ -20,6 +18,8 @@ pub(in crate::cm) struct Opened {
     guid: u64,
     context: usize,
     pd: usize,
+    /// The XRC domain of ids that are given none, once one was needed.
+    xrcd: Mutex<usize>,
     /// READs and atomics that it allows a queue pair: as responder, as initiator.
     pub(super) most: (u8, u8),
     gone: AtomicBool,
@@ -32,6 +32,25 @@ impl Opened {
 
     pub(super) fn pd(&self) -> *mut ibv_pd {
         ptr::with_exposed_provenance_mut(self.pd)
+    }
+
+    /// The XRC domain of ids that are given none.
+    pub(super) fn xrcd(&self) -> Outcome<*mut ibv_xrcd> {
+        let mut xrcd = self.xrcd.lock();
+        if *xrcd == 0 {
+            let comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+            let mut init = ibv_xrcd_init_attr { comp_mask, fd: -1, oflags: libc::O_CREAT };
+            // SAFETY: the context is ours and a driver's, and -1 is no descriptor.
+            let made = unsafe {
+                let lost = Failure::Null { what: "driver of the device" };
+                driver::verbs::open_xrcd(driver::of(self.context()).ok_or(lost)?, &raw mut init)
+            };
+            if made.is_null() {
+                return Err(Failure::Io(std::io::Error::last_os_error()));
+            }
+            *xrcd = made.expose_provenance();
+        }
+        Ok(ptr::with_exposed_provenance_mut(*xrcd))
     }
 }
 
@@ -61,7 +80,7 @@ fn open(device: *mut ibv_device, guid: u64) -> Outcome<Opened> {
         let number = |most: i32| u8::try_from(most).unwrap_or(u8::MAX);
         let most = (number(attr.max_qp_rd_atom), number(attr.max_qp_init_rd_atom));
         let (context, pd) = (context.expose_provenance(), pd.expose_provenance());
-        Ok(Opened { guid, context, pd, most, gone: AtomicBool::new(false) })
+        Ok(Opened { guid, context, pd, xrcd: Mutex::new(0), most, gone: AtomicBool::new(false) })
     }
 }
 
@@ -81,12 +100,8 @@ impl Drop for Opened {
         // SAFETY: the context is ours and stays; what it was opened for has no user any more.
         unsafe {
             dispatch::dealloc_pd(self.pd());
-            let context = &*self.context();
-            for fd in [context.cmd_fd, context.async_fd] {
-                let nowhere = EventFd::new(EventMode::Counter, true);
-                if let (Ok(nowhere), true) = (nowhere, fd >= 0) {
-                    libc::dup2(nowhere.as_fd().as_raw_fd(), fd);
-                }
+            if let Some(driven) = driver::of(self.context()) {
+                driven.let_go();
             }
         }
     }

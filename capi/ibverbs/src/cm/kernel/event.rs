@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-use ironverbs_kernel::cm::{self, CmRecord};
+use ironverbs_kernel::cm::{self, CmRecord, Ece};
 
 use super::objects::{self, Channel, Counter, EventView, Handle, KernelEvent, Shown, field};
 use super::{devices, multicast};
@@ -78,6 +78,9 @@ fn handle(
     record: &CmRecord,
 ) -> Outcome<(Handle, *mut rdma_cm_id, u32, c_int)> {
     let as_it_is = |event, status| Ok((named.clone(), ptr::null_mut(), event, status));
+    if record.event == CONNECT_RESPONSE {
+        named.id.parts.lock().peer_ece = record.ece();
+    }
     match record.event {
         ADDR_RESOLVED => {
             named.refresh()?;
@@ -92,9 +95,10 @@ fn handle(
             Ok((new, named.c, CONNECT_REQUEST, record.status))
         }
         CONNECT_RESPONSE if !named.get(field!(qp)).is_null() => {
-            let done = named
-                .establish(None, None)
-                .and_then(|()| named.id.issue(&cm::accept(named.id.number(), 0, None)).map(drop));
+            let done = named.establish(None, None).and_then(|()| {
+                let ready = cm::accept(named.id.number(), 0, None, Ece::default());
+                named.id.issue(&ready).map(drop)
+            });
             match done {
                 Ok(()) => as_it_is(ESTABLISHED, record.status),
                 Err(refused) => {
@@ -136,7 +140,9 @@ fn requested(channel: &Arc<Channel>, listener: &Handle, record: &CmRecord) -> Ou
     };
     if !new.is_datagram() {
         let conn = record.conn();
-        new.id.parts.lock().asked = Some((conn.responder_resources, conn.initiator_depth));
+        let mut parts = new.id.parts.lock();
+        parts.asked = Some((conn.responder_resources, conn.initiator_depth));
+        parts.peer_ece = record.ece();
     }
     let placed = || {
         if listener.is_sync() {

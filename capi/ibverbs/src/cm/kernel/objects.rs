@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use ironverbs_kernel::cm::{self, CmCommand, Place};
+use ironverbs_kernel::cm::{self, CmCommand, Ece, Place};
 use ironverbs_sys::{event, uverbs};
 use parking_lot::{Condvar, Mutex};
 
@@ -96,6 +96,9 @@ pub(in crate::cm) struct Parts {
     pub(in crate::cm) template: Option<Template>,
     /// Sent ahead of the program's own private data.
     pub(in crate::cm) preface: Vec<u8>,
+    /// The options that the program, or else the device of its queue pair, has; and the peer's.
+    pub(super) ece: Ece,
+    pub(super) peer_ece: Ece,
     /// Whether completion queues, and channels, were made with the queue pair: send, receive.
     pub(super) made: [bool; 2],
 }
@@ -210,6 +213,8 @@ pub(in crate::cm) fn half(channel: Arc<Channel>, sync: bool, handle: u32) -> Arc
         path: None,
         template: None,
         preface: Vec::new(),
+        ece: Ece::default(),
+        peer_ece: Ece::default(),
         made: [false; 2],
     };
     Arc::new(Id {

@@ -5,8 +5,8 @@ use std::ptr;
 
 use super::objects::{self, Handle, field, given};
 use crate::abi::*;
-use crate::dispatch;
 use crate::fail::{self, Failure, Outcome};
+use crate::{dispatch, driver};
 
 fn refused() -> Failure {
     Failure::Io(std::io::Error::last_os_error())
@@ -19,38 +19,19 @@ pub(in crate::cm) unsafe fn create_qp(
 ) -> c_int {
     fail::number("rdma_create_qp", || {
         let init = given("qp_init_attr", init)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise; zeros are a valid structure.
         unsafe {
-            let handle = objects::find(id)?;
-            if !handle.get(field!(qp)).is_null() {
-                return Err(Failure::Argument { what: "queue pairs of an id", value: 2 });
+            let mut attr: ibv_qp_init_attr_ex = std::mem::zeroed();
+            let init = &mut *init;
+            (attr.qp_context, attr.cap) = (init.qp_context, init.cap);
+            (attr.send_cq, attr.recv_cq, attr.srq) = (init.send_cq, init.recv_cq, init.srq);
+            (attr.qp_type, attr.sq_sig_all) = (init.qp_type, init.sq_sig_all);
+            if !pd.is_null() {
+                (attr.comp_mask, attr.pd) = (IBV_QP_INIT_ATTR_PD, pd);
             }
-            let context = given("device of the id", handle.get(field!(verbs)))?;
-            let pd = if pd.is_null() { handle.get(field!(pd)) } else { pd };
-            let entries = [(*init).cap.max_send_wr, (*init).cap.max_recv_wr];
-            let given = [(*init).send_cq, (*init).recv_cq];
-            let made = handle.make_cqs(context, entries, given);
-            if made.is_err() {
-                handle.end_cqs();
-            }
-            [(*init).send_cq, (*init).recv_cq] = made?;
-            if (*init).srq.is_null() {
-                (*init).srq = handle.get(field!(srq));
-            }
-            let qp = dispatch::create_qp(pd, init);
-            if qp.is_null() {
-                let failure = refused();
-                handle.end_cqs();
-                return Err(failure);
-            }
-            handle.set(field!(qp), qp);
-            handle.set(field!(pd), pd);
-            if let Err(failure) = handle.begin() {
-                handle.set(field!(qp), ptr::null_mut());
-                dispatch::destroy_qp(qp);
-                handle.end_cqs();
-                return Err(failure);
-            }
+            create(&objects::find(id)?, &mut attr)?;
+            (init.cap, init.srq) = (attr.cap, attr.srq);
+            (init.send_cq, init.recv_cq) = (attr.send_cq, attr.recv_cq);
         }
         Ok(0)
     })
@@ -60,30 +41,78 @@ pub(in crate::cm) unsafe fn create_qp_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
-    let attr = match given("qp_init_attr_ex", attr) {
+    fail::number("rdma_create_qp_ex", || {
         // SAFETY: the caller's promise.
-        Ok(attr) => unsafe { &mut *attr },
-        Err(failure) => return fail::number("rdma_create_qp_ex", || Err(failure)),
-    };
-    if attr.comp_mask & !IBV_QP_INIT_ATTR_PD != 0 {
-        let what = "more than a PD for a queue pair of the kernel's connection manager";
-        return fail::number("rdma_create_qp_ex", || Err(Failure::Unsupported { what }));
+        unsafe { create(&objects::find(id)?, &mut *given("qp_init_attr_ex", attr)?)? };
+        Ok(0)
+    })
+}
+
+/// # Safety
+/// As for [`create_qp_ex`].
+unsafe fn create(handle: &Handle, attr: &mut ibv_qp_init_attr_ex) -> Outcome<()> {
+    if !handle.get(field!(qp)).is_null() {
+        return Err(Failure::Argument { what: "queue pairs of an id", value: 2 });
     }
-    let mut init = ibv_qp_init_attr {
-        qp_context: attr.qp_context,
-        send_cq: attr.send_cq,
-        recv_cq: attr.recv_cq,
-        srq: attr.srq,
-        cap: attr.cap,
-        qp_type: attr.qp_type,
-        sq_sig_all: attr.sq_sig_all,
+    let context = given("device of the id", handle.get(field!(verbs)))?;
+    if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
+        (attr.comp_mask, attr.pd) = (attr.comp_mask | IBV_QP_INIT_ATTR_PD, handle.get(field!(pd)));
+    }
+    if attr.qp_type == IBV_QPT_XRC_RECV && attr.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 {
+        attr.xrcd = handle.device()?.xrcd()?;
+        attr.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
+    }
+    let entries = [attr.cap.max_send_wr, attr.cap.max_recv_wr];
+    // What ibv_cmd_create_qp_ex of a driver takes: a queue pair that receives by XRC has neither queue.
+    let made = match attr.qp_type {
+        IBV_QPT_XRC_RECV => Ok([attr.send_cq, attr.recv_cq]),
+        // SAFETY: the context is the id's.
+        _ => unsafe { handle.make_cqs(context, entries, [attr.send_cq, attr.recv_cq]) },
     };
-    let pd = if attr.comp_mask & IBV_QP_INIT_ATTR_PD != 0 { attr.pd } else { ptr::null_mut() };
+    if made.is_err() {
+        handle.end_cqs();
+    }
+    [attr.send_cq, attr.recv_cq] = made?;
+    if attr.srq.is_null() {
+        attr.srq = handle.get(field!(srq));
+    }
     // SAFETY: the caller's promise.
-    let result = unsafe { create_qp(id, pd, &raw mut init) };
-    (attr.cap, attr.srq) = (init.cap, init.srq);
-    (attr.send_cq, attr.recv_cq) = (init.send_cq, init.recv_cq);
-    result
+    let qp = unsafe { make(context, attr) };
+    if qp.is_null() {
+        let failure = refused();
+        handle.end_cqs();
+        return Err(failure);
+    }
+    let before = handle.get(field!(pd));
+    handle.set(field!(qp), qp);
+    if !attr.pd.is_null() {
+        handle.set(field!(pd), attr.pd);
+    }
+    if let Err(failure) = handle.know_options().and_then(|()| handle.begin()) {
+        handle.set(field!(qp), ptr::null_mut());
+        handle.set(field!(pd), before);
+        // SAFETY: it was made a moment ago, and nobody has seen it.
+        unsafe { dispatch::destroy_qp(qp) };
+        handle.end_cqs();
+        return Err(failure);
+    }
+    Ok(())
+}
+
+/// As the header's inline function has it: what is of a PD alone goes to the older call.
+///
+/// # Safety
+/// As for [`create_qp_ex`].
+unsafe fn make(context: *mut ibv_context, attr: &mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
+    // SAFETY: the caller's promise; the older structure starts the newer one (verbs.h).
+    unsafe {
+        match driver::of(context) {
+            Some(driven) if attr.comp_mask != IBV_QP_INIT_ATTR_PD => {
+                driver::verbs::create_qp_ex(driven, attr)
+            }
+            _ => dispatch::create_qp(attr.pd, ptr::from_mut(attr).cast()),
+        }
+    }
 }
 
 pub(in crate::cm) unsafe fn destroy_qp(id: *mut rdma_cm_id) {
@@ -107,7 +136,7 @@ impl Handle {
     ///
     /// # Safety
     /// The context is the id's.
-    unsafe fn make_cqs(
+    pub(super) unsafe fn make_cqs(
         &self,
         context: *mut ibv_context,
         entries: [u32; 2],
@@ -115,6 +144,11 @@ impl Handle {
     ) -> Outcome<[*mut ibv_cq; 2]> {
         let mut queues = given;
         for (side, queue) in queues.iter_mut().enumerate() {
+            // One that was made with a shared receive queue.
+            if queue.is_null() && self.id.parts.lock().made.get(side) == Some(&true) {
+                *queue =
+                    if side == 0 { self.get(field!(send_cq)) } else { self.get(field!(recv_cq)) };
+            }
             let Some(&entries) = entries.get(side).filter(|&&n| n > 0 && queue.is_null()) else {
                 continue;
             };
@@ -149,7 +183,7 @@ impl Handle {
     }
 
     /// Ends the completion queues that were made for the id.
-    fn end_cqs(&self) {
+    pub(super) fn end_cqs(&self) {
         let [send, recv] = std::mem::take(&mut self.id.parts.lock().made);
         // SAFETY: they were made for the id, which has no queue pair any more.
         unsafe {

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use ironverbs::raw as soft;
-use ironverbs_kernel::cm::{self, CmRecord, Conn, Place};
+use ironverbs_kernel::cm::{self, CmRecord, Conn, Ece, Place};
 use ironverbs_sys::event;
 use soft::{Gid, ReachError};
 
@@ -110,7 +110,7 @@ impl Question {
             return Err(no_path("the port is down"));
         }
         self.channel
-            .issue(&cm::connect(self.id, &Conn::default()))
+            .issue(&cm::connect(self.id, &Conn::default(), Ece::default()))
             .map_err(|_| no_path("the port is down"))?;
         let told = self.next()?;
         // A status above 0 is the peer's, who is there.

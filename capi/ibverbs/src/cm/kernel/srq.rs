@@ -3,10 +3,10 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use super::objects::{self, field, given};
+use super::objects::{self, Handle, field, given};
 use crate::abi::*;
-use crate::dispatch;
-use crate::fail::{self, Failure};
+use crate::fail::{self, Failure, Outcome};
+use crate::{dispatch, driver};
 
 pub(in crate::cm) unsafe fn create_srq(
     id: *mut rdma_cm_id,
@@ -14,20 +14,21 @@ pub(in crate::cm) unsafe fn create_srq(
     init: *mut ibv_srq_init_attr,
 ) -> c_int {
     fail::number("rdma_create_srq", || {
-        let init = given("srq_init_attr", init)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise; zeros are a valid structure.
         unsafe {
-            let handle = objects::find(id)?;
-            if !handle.get(field!(srq)).is_null() {
-                return Err(Failure::Argument { what: "shared receive queues of an id", value: 2 });
+            let (handle, init) = (objects::find(id)?, &mut *given("srq_init_attr", init)?);
+            let mut attr: ibv_srq_init_attr_ex = std::mem::zeroed();
+            (attr.srq_context, attr.attr) = (init.srq_context, init.attr);
+            attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE;
+            attr.srq_type = match handle.get(field!(qp_type)) {
+                IBV_QPT_XRC_RECV => IBV_SRQT_XRC,
+                _ => IBV_SRQT_BASIC,
+            };
+            if !pd.is_null() {
+                (attr.comp_mask, attr.pd) = (attr.comp_mask | IBV_SRQ_INIT_ATTR_PD, pd);
             }
-            let pd = if pd.is_null() { handle.get(field!(pd)) } else { pd };
-            let srq = dispatch::create_srq(given("device of the id", pd)?, init);
-            if srq.is_null() {
-                return Err(Failure::Io(std::io::Error::last_os_error()));
-            }
-            handle.set(field!(srq), srq);
-            handle.set(field!(pd), pd);
+            create(&handle, &mut attr)?;
+            init.attr = attr.attr;
         }
         Ok(0)
     })
@@ -37,22 +38,57 @@ pub(in crate::cm) unsafe fn create_srq_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
-    let attr = match given("srq_init_attr_ex", attr) {
+    fail::number("rdma_create_srq_ex", || {
         // SAFETY: the caller's promise.
-        Ok(attr) => unsafe { &mut *attr },
-        Err(failure) => return fail::number("rdma_create_srq_ex", || Err(failure)),
-    };
-    if attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || attr.srq_type != IBV_SRQT_BASIC {
-        let what =
-            "another shared receive queue than a basic one, of the kernel's connection manager,";
-        return fail::number("rdma_create_srq_ex", || Err(Failure::Unsupported { what }));
+        unsafe { create(&objects::find(id)?, &mut *given("srq_init_attr_ex", attr)?)? };
+        Ok(0)
+    })
+}
+
+/// # Safety
+/// As for [`create_srq_ex`].
+unsafe fn create(handle: &Handle, attr: &mut ibv_srq_init_attr_ex) -> Outcome<()> {
+    if !handle.get(field!(srq)).is_null() {
+        return Err(Failure::Argument { what: "shared receive queues of an id", value: 2 });
     }
-    let mut init = ibv_srq_init_attr { srq_context: attr.srq_context, attr: attr.attr };
-    let pd = if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD != 0 { attr.pd } else { ptr::null_mut() };
-    // SAFETY: the caller's promise.
-    let result = unsafe { create_srq(id, pd, &raw mut init) };
-    attr.attr = init.attr;
-    result
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
+        return Err(Failure::Argument { what: "comp_mask", value: attr.comp_mask.into() });
+    }
+    let context = given("device of the id", handle.get(field!(verbs)))?;
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
+        (attr.comp_mask, attr.pd) = (attr.comp_mask | IBV_SRQ_INIT_ATTR_PD, handle.get(field!(pd)));
+    }
+    // SAFETY: the caller's promise; the context is the id's, the older structure starts the newer one (verbs.h).
+    let srq = unsafe {
+        if attr.srq_type == IBV_SRQT_XRC {
+            if attr.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
+                attr.xrcd = handle.device()?.xrcd()?;
+            }
+            if attr.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || attr.cq.is_null() {
+                let entries = [0, attr.attr.max_wr];
+                [_, attr.cq] = handle.make_cqs(context, entries, [ptr::null_mut(); 2])?;
+            }
+            attr.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+        }
+        match driver::of(context) {
+            Some(driven) if attr.srq_type != IBV_SRQT_BASIC => {
+                driver::verbs::create_srq_ex(driven, attr)
+            }
+            _ => dispatch::create_srq(attr.pd, ptr::from_mut(attr).cast()),
+        }
+    };
+    if srq.is_null() {
+        let failure = Failure::Io(std::io::Error::last_os_error());
+        if handle.get(field!(qp)).is_null() {
+            handle.end_cqs();
+        }
+        return Err(failure);
+    }
+    handle.set(field!(srq), srq);
+    if handle.get(field!(pd)).is_null() {
+        handle.set(field!(pd), attr.pd);
+    }
+    Ok(())
 }
 
 pub(in crate::cm) unsafe fn destroy_srq(id: *mut rdma_cm_id) {
@@ -65,6 +101,9 @@ pub(in crate::cm) unsafe fn destroy_srq(id: *mut rdma_cm_id) {
                 return Err(Failure::Io(std::io::Error::last_os_error()));
             }
             handle.set(field!(srq), ptr::null_mut());
+            if handle.get(field!(qp)).is_null() {
+                handle.end_cqs();
+            }
         }
         Ok(())
     });

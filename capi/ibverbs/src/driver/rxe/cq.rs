@@ -25,8 +25,21 @@ const _: () = assert!(size_of::<ibv_wc>() == WC);
 #[repr(C)]
 pub(super) struct Cq {
     public: ibv_cq_ex,
-    /// Present from creation on.
-    reader: Mutex<Option<Reader>>,
+    /// What the functions of the extended way to poll read: the completion that was shown last. Written by who has the lock.
+    shown: *const ibv_wc,
+    reader: Mutex<Reader>,
+}
+
+/// What is shown before anything was.
+static NONE: Blank = Blank([0; WC]);
+
+#[repr(C, align(8))]
+struct Blank([u8; WC]);
+
+impl Blank {
+    fn shown(&'static self) -> *const ibv_wc {
+        (&raw const self.0).cast()
+    }
 }
 
 /// The reading end.
@@ -41,14 +54,7 @@ impl Reader {
         Reader { next: queue.consumer(), queue }
     }
 
-    /// The next completion, if there is one.
-    #[inline]
-    fn peek(&self) -> Option<*const ibv_wc> {
-        let there = self.next != self.queue.producer();
-        there.then(|| self.queue.element(self.next).cast::<ibv_wc>().cast_const())
-    }
-
-    /// It was read: the kernel may have its place.
+    /// What was shown was read: the kernel may have its place.
     #[inline]
     fn pop(&mut self) {
         self.next = self.queue.ring.next(self.next);
@@ -70,7 +76,8 @@ unsafe fn create(
         if cq.is_null() {
             return cq;
         }
-        (&raw mut (*cq).reader).write(Mutex::new(None));
+        (&raw mut (*cq).reader).write(Mutex::new(Reader::new(Queue::nothing())));
+        (*cq).shown = NONE.shown();
         let made = || {
             let mut response = [0_u8; 8 + rxe::CQ_RESPONSE];
             let (out, len) = (response.as_mut_ptr().cast(), response.len());
@@ -82,7 +89,7 @@ unsafe fn create(
             let area = Area::read(Response(&response), 8);
             match Queue::map(context, area, WC) {
                 Ok(queue) => {
-                    *(*cq).reader.lock() = Some(Reader::new(queue));
+                    *(*cq).reader.lock() = Reader::new(queue);
                     Ok(())
                 }
                 Err(errno) => {
@@ -147,7 +154,8 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
             let command = commands::resize_cq((*cq).handle, cqe as u32);
             let told = issue((*cq).context, &command, extra)?;
             let area = Area::read(Response(&response), 8);
-            *reader = Some(Reader::new(Queue::map((*cq).context, area, WC)?));
+            *reader = Reader::new(Queue::map((*cq).context, area, WC)?);
+            (*cq.cast::<Cq>()).shown = NONE.shown();
             (*cq).cqe = Response(&told).u32(0) as c_int;
             Ok(())
         };
@@ -160,7 +168,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     unsafe {
         let errno = cmd_destroy_cq(cq);
         if errno == 0 {
-            *(*cq.cast::<Cq>()).reader.lock() = None;
+            *(*cq.cast::<Cq>()).reader.lock() = Reader::new(Queue::nothing());
         }
         free_if(errno, cq)
     }
@@ -170,21 +178,26 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, n: c_int, wc: *mut ibv_
     // SAFETY: the verb's promise: a queue of this driver, room for `n`.
     unsafe {
         let mut reader = (*cq.cast::<Cq>()).reader.lock();
-        let Some(reader) = reader.as_mut() else { return 0 };
+        // Kept here, or each would be read again for every completion: the compiler cannot know that the program's memory is
+        // elsewhere.
+        let (ring, first, mut at) = (reader.queue.ring, reader.queue.first(), reader.next);
         let end = reader.queue.producer();
         let mut count = 0;
-        while count < n && reader.next != end {
-            let to = wc.add(count as usize);
-            ptr::copy_nonoverlapping(reader.queue.element(reader.next).cast(), to, 1);
-            let flags = rxe::wc_flags((*to).wc_flags);
-            if flags != (*to).wc_flags {
-                (*to).wc_flags = flags;
+        if at != end && n > 0 {
+            loop {
+                let to = wc.add(count as usize);
+                ptr::copy_nonoverlapping(first.add(ring.offset(at)).cast(), to, 1);
+                if rxe::is_translated((*to).wc_flags) {
+                    (*to).wc_flags = rxe::wc_flags((*to).wc_flags);
+                }
+                at = ring.next(at);
+                count += 1;
+                if at == end || count == n {
+                    break;
+                }
             }
-            reader.next = reader.queue.ring.next(reader.next);
-            count += 1;
-        }
-        if count > 0 {
-            reader.queue.consumed(reader.next);
+            reader.next = at;
+            reader.queue.consumed(at);
         }
         count
     }
@@ -208,16 +221,18 @@ fn install(cq: &mut ibv_cq_ex, wc_flags: u64) {
     cq.read_dlid_path_bits = asked(6).then_some(read_dlid_path_bits as _);
 }
 
-/// Shows what a completion is; ENOENT without one.
+/// Shows a completion.
 ///
 /// # Safety
-/// `cq` is a queue of this driver that the caller has locked.
+/// `cq` is a queue of this driver that the caller has locked, and in which that completion is.
 #[inline]
-unsafe fn show(cq: *mut ibv_cq_ex, reader: &Reader) -> c_int {
-    let Some(wc) = reader.peek() else { return libc::ENOENT };
+unsafe fn show(cq: *mut ibv_cq_ex, element: *mut u8) {
+    let wc = element.cast::<ibv_wc>().cast_const();
     // SAFETY: the caller's promise; the element is whole, and the kernel is through with it.
-    unsafe { ((*cq).wr_id, (*cq).status) = ((*wc).wr_id, (*wc).status) };
-    0
+    unsafe {
+        ((*cq).wr_id, (*cq).status) = ((*wc).wr_id, (*wc).status);
+        (*cq.cast::<Cq>()).shown = wc;
+    }
 }
 
 /// Between start and end the queue is locked.
@@ -227,13 +242,15 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut c_void) -> c_int 
         if !attr.is_null() && *attr.cast::<u32>() != 0 {
             return failed(libc::EINVAL);
         }
-        let guard = (*cq.cast::<Cq>()).reader.lock();
-        let Some(reader) = guard.as_ref() else { return libc::ENOENT };
-        let shown = show(cq, reader);
-        if shown == 0 {
-            mem::forget(guard);
+        let reader = (*cq.cast::<Cq>()).reader.lock();
+        // Before the producer's index, behind which nothing may be read ahead.
+        let (ring, first, next) = (reader.queue.ring, reader.queue.first(), reader.next);
+        if next == reader.queue.producer() {
+            return libc::ENOENT;
         }
-        shown
+        show(cq, first.add(ring.offset(next)));
+        mem::forget(reader);
+        0
     }
 }
 
@@ -242,30 +259,31 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut c_void) -> c_int 
 /// # Safety
 /// The caller is between start and end.
 #[inline]
-unsafe fn locked<'a>(cq: *mut ibv_cq_ex) -> Option<&'a mut Reader> {
+unsafe fn locked<'a>(cq: *mut ibv_cq_ex) -> &'a mut Reader {
     // SAFETY: the caller's promise.
-    unsafe { (*(*cq.cast::<Cq>()).reader.data_ptr()).as_mut() }
+    unsafe { &mut *(*cq.cast::<Cq>()).reader.data_ptr() }
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the verb's promise.
     unsafe {
-        let Some(reader) = locked(cq) else { return libc::ENOENT };
+        let reader = locked(cq);
         // Once there was none, the one before is still what the fields are read of.
-        if reader.queue.ring.next(reader.next) == reader.queue.producer() {
+        let (ring, first) = (reader.queue.ring, reader.queue.first());
+        let next = ring.next(reader.next);
+        if next == reader.queue.producer() {
             return libc::ENOENT;
         }
         reader.pop();
-        show(cq, reader)
+        show(cq, first.add(ring.offset(next)));
+        0
     }
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     // SAFETY: the verb's promise.
     unsafe {
-        if let Some(reader) = locked(cq) {
-            reader.pop();
-        }
+        locked(cq).pop();
         (*cq.cast::<Cq>()).reader.force_unlock();
     }
 }
@@ -274,7 +292,7 @@ macro_rules! readers {
     ($($name:ident: $type:ty = $field:ident;)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
             // SAFETY: the verb's promise; the element is whole, and the kernel is through with it.
-            unsafe { locked(cq).and_then(|reader| reader.peek()).map_or(0, |wc| (*wc).$field.into()) }
+            unsafe { (*(*cq.cast::<Cq>()).shown).$field.into() }
         }
     )*};
 }
@@ -293,7 +311,5 @@ readers! {
 
 unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> u32 {
     // SAFETY: as above.
-    unsafe {
-        locked(cq).and_then(|reader| reader.peek()).map_or(0, |wc| rxe::wc_flags((*wc).wc_flags))
-    }
+    unsafe { rxe::wc_flags((*(*cq.cast::<Cq>()).shown).wc_flags) }
 }

@@ -141,7 +141,7 @@ unsafe fn write(qp: &ibv_qp, queue: &mut Sends, wr: &ibv_send_wr) -> Result<(), 
     let mut element = queue.writer.room().ok_or(libc::ENOMEM)?;
     send::head(&mut element, &Head { wr_id: wr.wr_id, opcode, flags, imm: wr.imm_data });
     // SAFETY: the caller's promise; the opcode says which part of the union is there.
-    let length = unsafe {
+    let (length, sges) = unsafe {
         if qp.qp_type == UD {
             let ud = wr.wr.ud;
             destination(&mut element, ud.ah, ud.remote_qpn, ud.remote_qkey)?;
@@ -152,6 +152,9 @@ unsafe fn write(qp: &ibv_qp, queue: &mut Sends, wr: &ibv_send_wr) -> Result<(), 
                 }
                 send::ATOMIC_CMP_AND_SWP | send::ATOMIC_FETCH_AND_ADD => {
                     let at = wr.wr.atomic;
+                    if !at.remote_addr.is_multiple_of(8) || !has_a_number(wr.sg_list, sges) {
+                        return Err(libc::EINVAL);
+                    }
                     let (compare_add, swap) = (at.compare_add, at.swap);
                     send::atomic(&mut element, at.remote_addr, compare_add, swap, at.rkey);
                 }
@@ -165,21 +168,27 @@ unsafe fn write(qp: &ibv_qp, queue: &mut Sends, wr: &ibv_send_wr) -> Result<(), 
             }
         }
         match flags & send::INLINE {
-            0 => gather(element, wr.sg_list, sges)?,
+            0 => (gather(element, wr.sg_list, sges)?, sges),
             _ if !has_inline(opcode) => return Err(libc::EINVAL),
-            _ => inline(element, wr.sg_list, sges, queue.max_inline)?,
+            _ => (inline(element, wr.sg_list, sges, queue.max_inline)?, 0),
         }
     };
-    let is_atomic = matches!(opcode, send::ATOMIC_CMP_AND_SWP | send::ATOMIC_FETCH_AND_ADD);
-    // SAFETY: of an atomic, that part of the union is there.
-    if is_atomic && (length < 8 || unsafe { wr.wr.atomic.remote_addr } % 8 != 0) {
-        return Err(libc::EINVAL);
-    }
-    let sges = if flags & send::INLINE == 0 { sges } else { 0 };
     send::tail(&mut element, queue.ssn, length, sges);
     queue.ssn = queue.ssn.wrapping_add(1);
     queue.writer.push();
     Ok(())
+}
+
+/// Whether the entries have room for what an atomic brings back.
+///
+/// # Safety
+/// The list has so many entries.
+#[inline]
+unsafe fn has_a_number(list: *const ibv_sge, sges: u32) -> bool {
+    // SAFETY: the caller's promise.
+    let mut lengths = (0..sges as usize).map(|i| u64::from(unsafe { (*list.add(i)).length }));
+    let first = lengths.next().unwrap_or(0);
+    first >= 8 || lengths.sum::<u64>() + first >= 8
 }
 
 /// Whether a request of that kind takes data along.
@@ -286,9 +295,20 @@ pub(super) unsafe fn ring(qp: *mut ibv_qp) -> Result<(), Errno> {
         let told = commands::doorbell((*qp).handle, room);
         match uverbs::write(descriptor((*qp).context), &told) {
             Ok(()) => Ok(()),
-            Err(error) => ring_again(qp, Queue::Send, error.raw_os_error()),
+            Err(error) => refused(qp, error),
         }
     }
+}
+
+/// Apart from [`ring`], which then keeps nothing for what never happens.
+///
+/// # Safety
+/// As for [`ring`].
+#[cold]
+#[inline(never)]
+unsafe fn refused(qp: *mut ibv_qp, error: std::io::Error) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { ring_again(qp, Queue::Send, error.raw_os_error()) }
 }
 
 /// By the way of all other commands: writing is refused to a process that changed its user.

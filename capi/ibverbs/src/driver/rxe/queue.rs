@@ -20,7 +20,18 @@ pub(super) struct Queue {
 // SAFETY: mapped memory belongs to no thread.
 unsafe impl Send for Queue {}
 
+/// What a queue is that has no memory of the kernel's: a header that says that nothing is in it.
+static NOTHING: [AtomicU32; ring::DATA / 4 + 16] =
+    [const { AtomicU32::new(0) }; ring::DATA / 4 + 16];
+
 impl Queue {
+    /// A queue in which there never is anything.
+    pub(super) fn nothing() -> Queue {
+        // Written only by who has read something.
+        let base = NonNull::from(&NOTHING).cast();
+        Queue { base, len: 0, ring: Ring::EMPTY }
+    }
+
     /// Maps the area of a new queue whose elements need so many bytes.
     ///
     /// # Errors
@@ -66,8 +77,9 @@ impl Queue {
     /// The index that is written next, by whoever writes. What stands before it may be read.
     #[inline]
     pub(super) fn producer(&self) -> u32 {
+        let ring = self.ring;
         // SYNC POINT: with the release of whoever writes; the kernel does so after it wrote a completion.
-        self.ring.wrapped(self.word(ring::PRODUCER).load(Ordering::Acquire))
+        ring.wrapped(self.word(ring::PRODUCER).load(Ordering::Acquire))
     }
 
     /// The index that is read next, by whoever reads. What stands before it may be written.
@@ -89,6 +101,13 @@ impl Queue {
         self.word(ring::CONSUMER).store(index, Ordering::Release);
     }
 
+    /// The first element, at whose [`Ring::offset`]s the others are.
+    #[inline]
+    pub(super) fn first(&self) -> *mut u8 {
+        // SAFETY: a header is in front of it.
+        unsafe { self.base.as_ptr().add(ring::DATA) }
+    }
+
     /// The element of that index: so many bytes as the ring's elements have.
     #[inline]
     pub(super) fn element(&self, index: u32) -> *mut u8 {
@@ -99,8 +118,10 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody has pointers into it any more.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        if self.len > 0 {
+            // SAFETY: the mapping is ours, and nobody has pointers into it any more.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        }
     }
 }
 
