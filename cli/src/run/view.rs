@@ -6,7 +6,7 @@ use std::fs;
 use ironverbs_sys::{diag, process};
 
 use super::place::{Node, Tree};
-use crate::verbs::{Context, DeviceAttr, Error, Host, PortAttr};
+use crate::verbs::{Context, DeviceAttr, Error, GidKind, Host, PortAttr};
 
 /// Version of the kernel's uverbs interface (IB_USER_VERBS_ABI_VERSION).
 const UVERBS_ABI: u32 = 6;
@@ -119,7 +119,9 @@ fn add_port(
         let index = entry.index;
         file(tree, format!("{class}/gids/{index}"), entry.gid);
         file(tree, format!("{class}/gid_attrs/ndevs/{index}"), context.device().interface());
-        file(tree, format!("{class}/gid_attrs/types/{index}"), crate::verbs::kind_name(entry.kind));
+        // The kernel has one name for these two, and programs (UCX) know no other.
+        let kind = if entry.kind == GidKind::Ib { GidKind::RoceV1 } else { entry.kind };
+        file(tree, format!("{class}/gid_attrs/types/{index}"), crate::verbs::kind_name(kind));
     }
     Ok(())
 }

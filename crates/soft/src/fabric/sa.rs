@@ -32,6 +32,11 @@ pub(crate) const TIMER: u32 = 4;
 /// How long a subscription, or a fetch of all there is, may take, in nanoseconds.
 const PATIENCE: u64 = 4_000_000_000;
 
+/// How long a port of the subnet's list may take to be found, in nanoseconds, and how often it is asked for meanwhile: a
+/// host is there with its first process, and a client may be quicker than its server.
+const GRACE: u64 = 1_000_000_000;
+const AGAIN: u64 = 50_000_000;
+
 /// The notices that are subscribed to: a GID in and out of service, a group made and gone (IBA 14.2.5.1).
 const TRAPS: [u16; 4] = [64, 65, 66, 67];
 
@@ -107,7 +112,7 @@ enum Waiter {
     /// A blocked caller.
     Ask(Arc<Ask>),
     /// An id whose route is resolved.
-    Route(Weak<CmId>),
+    Route(Asked),
     /// The GIDs that there are, to compare; whose prefix they have.
     Gids(Gid),
     /// The groups that there are, to compare.
@@ -120,6 +125,18 @@ enum Waiter {
     Member(Gid, bool),
     /// Nobody.
     Nobody,
+}
+
+/// A route that an id wants.
+#[derive(Debug)]
+struct Asked {
+    id: Weak<CmId>,
+    source: Gid,
+    target: Gid,
+    /// When the id has waited as long as it would.
+    until: Instant,
+    /// Until when the answer that there is none is not the last: see [`GRACE`].
+    grace: Instant,
 }
 
 /// See the [module](self).
@@ -154,6 +171,8 @@ struct State {
     /// Those of them that no process had at the last look.
     leaving: BTreeSet<Gid>,
     seated: bool,
+    /// Routes that are to be asked for again, and when.
+    again: Vec<(Instant, Asked)>,
     /// Subscriptions that are under way, and whether one has failed.
     informing: usize,
     failed: bool,
@@ -274,9 +293,12 @@ impl Sa {
 
     /// Asks for the path of an id, which is told later, on another thread.
     pub(crate) fn route(&self, host: &Inner, id: Weak<CmId>, ends: [Gid; 2], time: u64) {
-        let [source, target] = ends;
+        let ([source, target], now) = (ends, host.now());
+        let until = now.after(host.clock.ticks(time));
+        let grace = now.after(host.clock.ticks(time.min(GRACE)));
+        let asked = Asked { id, source, target, until, grace };
         let query = SaQuery::path(&source, &target, None);
-        self.state.lock().ask(host, query, time, Waiter::Route(id));
+        self.state.lock().ask(host, query, time, Waiter::Route(asked));
         self.pump(host);
     }
 
@@ -428,9 +450,20 @@ impl Sa {
 
     /// A timer is due.
     pub(crate) fn timeout(&self, host: &Inner, now: Instant) {
-        if let Some(client) = &mut self.state.lock().client {
+        let mut state = self.state.lock();
+        if let Some(client) = &mut state.client {
             client.handle_timeout(ironverbs_mad::Instant(now.0));
         }
+        let (due, wait) = std::mem::take(&mut state.again).into_iter().partition(|a| a.0 <= now);
+        state.again = wait;
+        let due: Vec<(Instant, Asked)> = due;
+        for (_, asked) in due {
+            let query = SaQuery::path(&asked.source, &asked.target, None);
+            let time = asked.until.since(now);
+            let id = state.client(host).query(ironverbs_mad::Instant(now.0), query, time);
+            state.waiting.insert(id, Waiter::Route(asked));
+        }
+        drop(state);
         self.pump(host);
         loop {
             let next = self.later.lock().pop_front();
@@ -472,7 +505,8 @@ impl Sa {
                 let next = client.next_timeout().map(|at| Instant(at.0));
                 let now = host.now();
                 let later = (!self.later.lock().is_empty()).then_some(now);
-                if let Some(next) = later.into_iter().chain(next).min()
+                let again = state.again.iter().map(|(at, _)| *at).min();
+                if let Some(next) = later.into_iter().chain(next).chain(again).min()
                     && state.timer.is_none_or(|known| next < known || known <= now)
                 {
                     state.timer = Some(next);
@@ -499,12 +533,19 @@ impl State {
                 }
                 ask.told(path);
             }
-            Waiter::Route(id) => {
+            Waiter::Route(asked) => {
                 let path = path(result);
                 if let Ok(path) = path {
                     self.cache.put(now, path);
                 }
-                sa.later.lock().push_back(Later::Routed(id, path));
+                let at = host.now().after(host.clock.ticks(AGAIN));
+                let listed =
+                    || host.subnet.as_ref().and_then(|s| s.of_gid(&asked.target)).is_some();
+                if path.is_err_and(SaError::is_absent) && at < asked.grace && listed() {
+                    self.again.push((at, asked));
+                } else {
+                    sa.later.lock().push_back(Later::Routed(asked.id, path));
+                }
             }
             Waiter::Gids(own) => {
                 let Ok(records) = result else { return };
