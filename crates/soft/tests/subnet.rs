@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use child::{WATCHDOG, say};
+use ironverbs_soft::cm::*;
 use ironverbs_soft::*;
 
 /// In a run of this program inside: the other host's namespace.
@@ -310,6 +311,60 @@ fn a_subnet_outlives_its_manager() {
             let answer = context.gid_reachable(1, &there, None);
             assert!(matches!(answer, Err(ReachError::NoPath { .. })), "{answer:?}");
         }
+    });
+}
+
+/// The next event of connection management.
+#[track_caller]
+fn happens(channel: &EventChannel) -> CmEventKind {
+    let start = Instant::now();
+    loop {
+        if let Some(event) = channel.try_next_event().unwrap() {
+            return event.kind();
+        }
+        assert!(start.elapsed() < WATCHDOG, "no event");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// A client may be quicker than its server: a port of the list that the manager has not found yet is waited for.
+#[test]
+fn a_route_to_a_host_that_is_just_coming() {
+    let hosts = format!("{HERE},{THERE}");
+    let settings = [("IRONVERBS_LINK_LAYER", "InfiniBand"), ("IRONVERBS_HOSTS", hosts.as_str())];
+    beside_with("a_route_to_a_host_that_is_just_coming", &settings, |other| {
+        let context = open();
+        managed_by(&context, 1);
+        let there = gid("fe80::249:5250:a4e:2");
+        let channel = EventChannel::new(context.host()).unwrap();
+        for _ in 0..4 {
+            let id = CmId::new(&channel, PortSpace::Tcp, None).unwrap();
+            id.resolve_addr(None, format!("{THERE}:7").parse().unwrap(), WATCHDOG).unwrap();
+            assert_eq!(happens(&channel), CmEventKind::AddrResolved);
+            let peer = Peer::start(other);
+            loop {
+                let start = Instant::now();
+                id.resolve_route(WATCHDOG).unwrap();
+                if happens(&channel) == CmEventKind::RouteResolved {
+                    break;
+                }
+                // On a busy machine it may take longer than that.
+                assert!(start.elapsed() > Duration::from_millis(1900), "refused at once");
+            }
+            id.destroy().unwrap();
+            drop(peer);
+            let start = Instant::now();
+            while context.gid_reachable(1, &there, Some(Duration::from_millis(300))).is_ok() {
+                assert!(start.elapsed() < WATCHDOG, "it stays reachable");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        // One that does not come is told.
+        let id = CmId::new(&channel, PortSpace::Tcp, None).unwrap();
+        id.resolve_addr(None, format!("{THERE}:7").parse().unwrap(), WATCHDOG).unwrap();
+        assert_eq!(happens(&channel), CmEventKind::AddrResolved);
+        id.resolve_route(Duration::from_millis(200)).unwrap();
+        assert_eq!(happens(&channel), CmEventKind::RouteError);
     });
 }
 

@@ -161,8 +161,25 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
             expect(&output, &["Link type       : IB"])
         });
     }
-    cases.case("paths", seconds(60), |case| paths(case, &subnet));
     let set = |name, values| Subnet { setting: Some((name, values)), ..subnet.clone() };
+    let ucx = set("UCX_TLS", ["rc_verbs,ud_verbs:aux,self"; 2]);
+    cases.case("hosts-ucx", seconds(60), |case| {
+        let port = PORT.to_string();
+        let arguments = ["-p", &port, "-t", "tag_bw", "-s", "65536", "-n", "50", "-w", "5"];
+        let output = ucx.pair(case, "ucx_perftest", &arguments, true)?;
+        expect(&output, &["Final:"])
+    });
+    cases.case("hosts-qperf", seconds(60), |case| {
+        let port = PORT.to_string();
+        let mut server = case.start(&subnet.runs(0, "qperf").args(["-lp", &port]))?;
+        pair::wait_for_listener(&mut server, PORT, case.deadline())?;
+        for (options, test) in [(&[][..], "ud_lat"), (&["-cm", "1"], "rc_lat")] {
+            let options = [&["-lp", &port, "-t", "1"], options, &[subnet.address, test]].concat();
+            expect(&subnet.says(case, 1, "qperf", &options)?, &["latency"])?;
+        }
+        Ok(())
+    });
+    cases.case("paths", seconds(60), |case| paths(case, &subnet));
     let several = set("IRONVERBS_LMC", ["2", "2"]);
     cases.case("several-lids", seconds(60), |case| several_lids(case, &several));
     // The partition that both are in is at different places of their tables.

@@ -238,6 +238,7 @@ const STEPS: [Step; 21] = [
             tools::RDMACM_UTILS,
             tools::DIAGS,
             tools::OPENSM,
+            tools::UCX,
             tools::IPROUTE,
         ],
         staged: true,

@@ -34,7 +34,7 @@ const PATIENCE: u64 = 4_000_000_000;
 
 /// How long a port of the subnet's list may take to be found, in nanoseconds, and how often it is asked for meanwhile: a
 /// host is there with its first process, and a client may be quicker than its server.
-const GRACE: u64 = 1_000_000_000;
+const GRACE: u64 = 2_000_000_000;
 const AGAIN: u64 = 50_000_000;
 
 /// The notices that are subscribed to: a GID in and out of service, a group made and gone (IBA 14.2.5.1).
