@@ -529,7 +529,12 @@ static void asked_wrongly(void)
 		EQUAL(attach(qp, counter, SEND), EOPNOTSUPP);
 	errno = 0;
 	EQUAL(ibv_export_buf_dmabuf_fd(NULL), -1);
-	EQUAL(errno, EOPNOTSUPP);
+	EQUAL(errno, EINVAL);
+	struct ibv_buf *(*alloc)(struct ibv_pd *, size_t, void **) = dlvsym(RTLD_DEFAULT, "ibv_alloc_buf", "IBVERBS_1.17");
+	void *buf;
+	CHECK(alloc && alloc(s.pd, 4096, &buf));
+	EQUAL(ibv_export_buf_dmabuf_fd(buf), -1);
+	EQUAL(errno, ENODATA);
 	/* There can be so many. */
 	uint32_t made = 0;
 	while (ibv_create_comp_cntr(s.context, &attr))

@@ -132,6 +132,13 @@ static void asked_wrongly(void)
 	CHECK(!ibv_reg_buf_mr(s.pd, buf, memory - 1, 8, 0) && errno == EINVAL);
 	CHECK(!ibv_reg_buf_mr(s.pd, buf, memory, 0, 0) && errno == EINVAL);
 	CHECK(!ibv_reg_buf_mr(s.pd, buf, memory, 8, IBV_ACCESS_REMOTE_WRITE) && errno == EINVAL);
+	/* A region is of the domain that the buffer was allocated in, and of no other view of it either. */
+	struct ibv_pd *others[] = { ibv_alloc_pd(s.context),
+		ibv_alloc_parent_domain(s.context, &(struct ibv_parent_domain_init_attr){ .pd = s.pd }) };
+	for (int i = 0; i < 2; i++) {
+		CHECK(others[i] && !ibv_reg_buf_mr(others[i], buf, memory, 8, 0) && errno == EINVAL);
+		EQUAL(ibv_dealloc_pd(others[i]), 0);
+	}
 	struct ibv_mr_init_attr attr = { .length = 8, .addr = s.memory, .fd = -1 };
 	CHECK(!ibv_reg_mr_ex(s.pd, NULL) && errno == EINVAL);
 	CHECK(!ibv_reg_mr_ex(s.pd, &attr) && errno == EINVAL);

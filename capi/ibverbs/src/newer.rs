@@ -25,6 +25,8 @@ pub(crate) struct ibv_buf {
 #[derive(Default)]
 pub(crate) struct BufExtra {
     _domain: Option<soft::Hold>,
+    /// The program's pointer to it. An address to compare, never read through.
+    pd: usize,
 }
 
 objects::object!(ibv_buf, ibv_buf, View<soft::Memory, BufExtra>, "buffer");
@@ -73,7 +75,7 @@ pub(crate) unsafe extern "C" fn alloc_buf(
             inner: memory,
             context: id,
             unacknowledged: AtomicU32::new(0),
-            extra: BufExtra { _domain: Some(domain.hold()?) },
+            extra: BufExtra { _domain: Some(domain.hold()?), pd: pd.addr() },
         };
         let object = ibv_buf::pool().insert(view, |object, handle| {
             // SAFETY: nobody else sees the place yet.
@@ -124,7 +126,15 @@ unsafe fn buffer_region(
     access: c_int,
 ) -> Outcome<*mut ibv_mr> {
     // SAFETY: the caller's promise.
-    let (memory, (domain, id)) = unsafe { (find::<ibv_buf>(buf)?.inner.clone(), mr::domain(pd)?) };
+    let (memory, made_in) = unsafe {
+        let found = find::<ibv_buf>(buf)?;
+        (found.inner.clone(), found.extra.pd)
+    };
+    // SAFETY: the caller's promise.
+    let (domain, id) = unsafe { mr::domain(pd)? };
+    if made_in != pd.addr() {
+        return Err(Failure::Argument { what: "pd, which is not the buffer's:", value: 0 });
+    }
     let inside = (addr as u64)
         .checked_sub(memory.addr())
         .and_then(|offset| offset.checked_add(length as u64))
@@ -235,9 +245,17 @@ pub(crate) extern "C" fn dealloc_dmah(_: *mut c_void) -> c_int {
 }
 
 /// ibv_export_buf_dmabuf_fd(3): the memory of our buffers is no dma-buf.
-pub(crate) extern "C" fn export_buf_dmabuf_fd(_: *mut ibv_buf) -> c_int {
+///
+/// # Safety
+/// As for [`objects::find`].
+pub(crate) unsafe extern "C" fn export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c_int {
     fail::number("ibv_export_buf_dmabuf_fd", || {
-        Err(Failure::Unsupported { what: "a buffer as a dma-buf" })
+        // SAFETY: the caller's promise.
+        let found = unsafe { find::<ibv_buf>(buf)? };
+        Err(Failure::NoEntry {
+            what: "the dma-buf of a buffer, number",
+            index: found.number().into(),
+        })
     })
 }
 
