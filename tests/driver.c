@@ -3,7 +3,10 @@
  * another driver of the same one, must print the same. Two queue pairs of one process talk to each other.
  *
  *   driver -d DEVICE -g GID-INDEX [-b]
+ *   driver -a ADDRESS
  *
+ * With -a the device is that of an address, and the queue pairs are connected by rdma_cm: for iWARP, with what that has. With -b, too,
+ * what Debian's driver lets through to the kernel's siw is tried.
  * With -b only the extended way to post is tried. (Of Debian's driver for rxe, 44.0, it is no measure: of lists it counts the
  * first element again and again, inline data it takes for elements.)
  * No line has anything that differs from run to run. The exit status is 0 unless something that every driver must be able to
@@ -22,6 +25,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "joined.h"
+
 enum { BUFFER = 1 << 16, QKEY = 0x11111111, ACCESS = 15 | IBV_ACCESS_MW_BIND };
 
 static struct ibv_context *context;
@@ -30,6 +35,7 @@ static struct ibv_mr *mr;
 static uint8_t *memory; /* Two halves of BUFFER bytes: what goes out, what comes in. */
 static union ibv_gid gid;
 static int gid_index = -1;
+static int is_joined; /* By rdma_cm. */
 
 static void need(int good, const char *what)
 {
@@ -43,7 +49,14 @@ static const char *name(int error)
     return error ? strerrorname_np(error < 0 ? errno : error) : "0";
 }
 
+/* Of what is posted. Debian's driver for siw gives negative numbers, and leaves errno as it was. */
+static const char *posted(int error)
+{
+    return is_joined && error ? "refused" : name(error);
+}
+
 struct ends {
+    struct joined joined;
     struct ibv_comp_channel *channel;
     struct ibv_cq *cq[2];
     struct ibv_qp *qp[2];
@@ -83,6 +96,14 @@ static struct ends connect_ends(enum ibv_qp_type type, int cqe, int depth, int u
         else e.cq[i] = ibv_create_cq(context, cqe, NULL, e.channel, 0);
         need(!!e.cq[i], "completion queue");
     }
+    if (is_joined) {
+        struct ibv_qp_init_attr attr[2];
+        for (int i = 0; i < 2; i++)
+            attr[i] = (struct ibv_qp_init_attr){.send_cq = e.cq[i], .recv_cq = e.cq[i], .srq = e.srq, .qp_type = type, .cap = {depth, depth, 4, 4, 64}};
+        need(join(&e.joined, pd, attr), "connecting");
+        for (int i = 0; i < 2; i++) e.qp[i] = e.joined.id[i]->qp;
+        return e;
+    }
     for (int i = 0; i < 2; i++) {
         struct ibv_qp_init_attr_ex attr = {.send_cq = e.cq[i], .recv_cq = e.cq[i], .srq = e.srq, .qp_type = type, .pd = pd,
             .cap = {depth, depth, 4, 4, 64}, .comp_mask = IBV_QP_INIT_ATTR_PD | (ops ? IBV_QP_INIT_ATTR_SEND_OPS_FLAGS : 0),
@@ -105,7 +126,8 @@ static struct ends connect_ends(enum ibv_qp_type type, int cqe, int depth, int u
 static void end(struct ends e)
 {
     int wrong = 0;
-    for (int i = 0; i < 2; i++) wrong |= ibv_destroy_qp(e.qp[i]);
+    if (is_joined) wrong |= part(&e.joined);
+    else for (int i = 0; i < 2; i++) wrong |= ibv_destroy_qp(e.qp[i]);
     for (int i = 0; i < 2; i++) wrong |= ibv_destroy_cq(e.cq[i]);
     if (e.srq) wrong |= ibv_destroy_srq(e.srq);
     if (e.ah) wrong |= ibv_destroy_ah(e.ah);
@@ -170,7 +192,7 @@ static void one(struct ends *e, const char *what, struct ibv_send_wr wr, int com
     refill();
     if (comes) need(!receive(e, 8, in, 2), "receive");
     int error = ibv_post_send(e->qp[0], &wr, &bad);
-    printf("%s: %s\n", what, name(error));
+    printf("%s: %s\n", what, posted(error));
     if (error) {
         if (bad != &wr) printf("  another request is named\n");
         return;
@@ -253,10 +275,28 @@ static void capacities(void)
     printf("xrc domain: %s\n", ibv_open_xrcd(context, &xrc) ? "made" : name(errno));
 }
 
+/* What siw in the kernel (6.1) dies of or stops at, given it: a piece of nothing, a READ with a fence or of more than one piece. */
+static void spared(void)
+{
+    struct ends e = connect_ends(IBV_QPT_RC, 64, 16, 0, 0);
+    struct ibv_sge some[] = {piece(0, 3, 100), piece(0, 300, 0), piece(0, 1000, 1001), piece(0, 5000, 0)}, into = piece(1, 20000, 9000), nothing = piece(1, 8, 0);
+    uint64_t at = (uintptr_t)memory;
+    printf("\nspared\n");
+    one(&e, "send of pieces, some of nothing", WR(.opcode = IBV_WR_SEND, .sg_list = some, .num_sge = 4), 1);
+    one(&e, "send of a piece of nothing", WR(.opcode = IBV_WR_SEND, .sg_list = some + 1, .num_sge = 1), 1);
+    one(&e, "read with a fence", WR(.opcode = IBV_WR_RDMA_READ, .sg_list = &into, .num_sge = 1, .wr.rdma = {at, mr->rkey}, .send_flags = IBV_SEND_FENCE), 0);
+    one(&e, "read of pieces", WR(.opcode = IBV_WR_RDMA_READ, .sg_list = some, .num_sge = 3, .wr.rdma = {at, mr->rkey}), 0);
+    one(&e, "send with invalidation, inline", WR(.opcode = IBV_WR_SEND_WITH_INV, .sg_list = some, .num_sge = 1, .send_flags = IBV_SEND_INLINE), 0);
+    one(&e, "read of nothing", WR(.opcode = IBV_WR_RDMA_READ, .sg_list = &nothing, .num_sge = 1, .wr.rdma = {at, mr->rkey}), 0);
+    one(&e, "read without a place", WR(.opcode = IBV_WR_RDMA_READ, .wr.rdma = {at, mr->rkey}), 0);
+    one(&e, "read", WR(.opcode = IBV_WR_RDMA_READ, .sg_list = &into, .num_sge = 1, .wr.rdma = {at, mr->rkey}), 0);
+    end(e);
+}
+
 static void operations(enum ibv_qp_type type, int use_srq)
 {
     struct ends e = connect_ends(type, 64, 16, use_srq, 0);
-    struct ibv_sge some[] = {piece(0, 3, 100), piece(0, 300, 0), piece(0, 1000, 1001), piece(0, 5000, 7)};
+    struct ibv_sge some[] = {piece(0, 3, 100), piece(0, 300, !!is_joined), piece(0, 1000, 1001), piece(0, 5000, 7)};
     struct ibv_sge small[] = {piece(0, 3, 10), piece(0, 300, 20)}, word = piece(1, 8, 8);
     uint64_t at = (uintptr_t)memory + BUFFER + 4096;
     int big = type == IBV_QPT_UD ? 800 : 30000;
@@ -280,7 +320,7 @@ static void operations(enum ibv_qp_type type, int use_srq)
         struct ibv_sge into = piece(1, 20000, 9000);
         uint64_t from = (uintptr_t)memory + 100;
         one(&e, "read", WR(.opcode = IBV_WR_RDMA_READ, .sg_list = &into, .num_sge = 1, .wr.rdma = {from, mr->rkey},
-            .send_flags = IBV_SEND_FENCE), 0);
+            .send_flags = is_joined ? 0 : IBV_SEND_FENCE), 0);
         one(&e, "compare and swap", WR(.opcode = IBV_WR_ATOMIC_CMP_AND_SWP, .sg_list = &word, .num_sge = 1,
             .wr.atomic = {at, 0, 99, mr->rkey}), 0);
         one(&e, "fetch and add", WR(.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .sg_list = &word, .num_sge = 1,
@@ -321,6 +361,48 @@ static void windows(void)
     printf("freed: %s %s\n", name(ibv_dealloc_mw(first)), name(ibv_dealloc_mw(second)));
 }
 
+/* What waits when a connection ends comes back. */
+static void parted(struct ends *e, int waiting)
+{
+    struct ibv_wc wc;
+    int flushed = 0;
+    time_t began = time(NULL);
+    printf("disconnect: %s\n", name(rdma_disconnect(e->joined.id[0])));
+    for (int i = 0; i < 2; i++) need(!!joined_event(&e->joined, RDMA_CM_EVENT_DISCONNECTED), "disconnected");
+    while (flushed < waiting && time(NULL) < began + 20) flushed += ibv_poll_cq(e->cq[1], 1, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR;
+    printf("all flushed: %d\n", flushed == waiting);
+}
+
+/* What the peer does not allow ends the connection. */
+static void denied(void)
+{
+    struct ends e = connect_ends(IBV_QPT_RC, 64, 16, 0, 0);
+    struct ibv_sge small[] = {piece(0, 3, 10), piece(0, 300, 20)}, foreign = {(uintptr_t)memory, 8, 0x11111100};
+    struct ibv_wc wc;
+    struct ibv_send_wr wr = WR(.wr_id = 9, .opcode = IBV_WR_RDMA_READ, .sg_list = small, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED,
+        .wr.rdma = {(uintptr_t)memory, 0x22222200}), *bad;
+    printf("\ndenied\n");
+    printf("read by a key that is none: %s\n", posted(ibv_post_send(e.qp[0], &wr, &bad)));
+    for (int i = 0; i < 2; i++) need(!!joined_event(&e.joined, RDMA_CM_EVENT_DISCONNECTED), "disconnected");
+    completions(e.cq[0], 1, "send", &e);
+    printf("more completions: %d\n", ibv_poll_cq(e.cq[0], 1, &wc));
+    end(e);
+    e = connect_ends(IBV_QPT_RC, 64, 16, 0, 0);
+    wr = WR(.wr_id = 9, .opcode = IBV_WR_SEND, .sg_list = &foreign, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED);
+    printf("send from no region: %s\n", posted(ibv_post_send(e.qp[0], &wr, &bad)));
+    completions(e.cq[0], 1, "send", &e);
+    end(e);
+    struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 0}};
+    attr.send_cq = attr.recv_cq = ibv_create_cq(context, 4, NULL, NULL, 0);
+    struct ibv_qp *qp = ibv_create_qp(pd, &attr);
+    need(!!qp, "queue pair");
+    for (enum ibv_qp_state state = IBV_QPS_INIT; state <= IBV_QPS_RTS; state++) printf("by hand to %d: %s\n", state, modify(qp, state, qp) ? "refused" : "0");
+    wr = WR(.wr_id = 9, .opcode = IBV_WR_SEND, .sg_list = small, .num_sge = 1);
+    printf("send before it is connected: %s\n", posted(ibv_post_send(qp, &wr, &bad)));
+    printf("ended: %s", name(ibv_destroy_qp(qp)));
+    printf(" %s\n", name(ibv_destroy_cq(attr.send_cq)));
+}
+
 /* More requests than the queue has places, in lists, and their order; then a full queue. */
 static void order(void)
 {
@@ -353,7 +435,12 @@ static void order(void)
         receives[0].next = NULL;
         error = ibv_post_recv(e.qp[1], receives, &bad_receive);
     } while (!error && ++n < 1000);
-    printf("receives until full: %d %s\n", n, name(error));
+    printf("receives until full: %d %s\n", n, posted(error));
+    if (is_joined) {
+        parted(&e, n);
+        end(e);
+        return;
+    }
     printf("to RESET: %s\n", name(modify(e.qp[1], IBV_QPS_RESET, NULL)));
     printf("error: %s\n", name(modify(e.qp[0], IBV_QPS_ERR, NULL)));
     sends[0].next = NULL;
@@ -404,7 +491,7 @@ static void events(void)
     struct ends e = connect_ends(IBV_QPT_RC, 16, 16, 0, 0);
     struct ibv_sge small = piece(0, 3, 10);
     printf("\nevents\n");
-    for (int solicited = 0; solicited < 2; solicited++) {
+    for (int solicited = 0; solicited < (is_joined ? 1 : 2); solicited++) { /* Of solicited ones siw (6.1) tells nothing. */
         struct pollfd waiting = {e.channel->fd, POLLIN, 0};
         struct ibv_cq *cq;
         void *data;
@@ -516,27 +603,43 @@ static void builders(enum ibv_qp_type type)
     end(e);
 }
 
-int main(int argc, char **argv)
+static void opened(const char *device_name)
 {
     struct ibv_device **list = ibv_get_device_list(NULL), **at = list;
-    const char *device_name = NULL;
-    int builds = 0;
-    for (int option; (option = getopt(argc, argv, "bd:g:")) != -1;) {
-        if (option == 'b') builds = 1;
-        if (option == 'd') device_name = optarg;
-        if (option == 'g') gid_index = atoi(optarg);
-    }
-    if (!device_name || gid_index < 0) return 64;
+    if (!device_name || gid_index < 0) exit(64);
     while (at && *at && strcmp(ibv_get_device_name(*at), device_name)) at++;
     need(at && *at, "no such device");
     need(!!(context = ibv_open_device(*at)), "open");
     ibv_free_device_list(list);
     need(!ibv_query_gid(context, 1, gid_index, &gid), "GID");
+}
+
+int main(int argc, char **argv)
+{
+    const char *device_name = NULL;
+    int builds = 0;
+    for (int option; (option = getopt(argc, argv, "a:bd:g:")) != -1;) {
+        if (option == 'a') need(is_joined = !joined_at(optarg), "address");
+        if (option == 'b') builds = 1;
+        if (option == 'd') device_name = optarg;
+        if (option == 'g') gid_index = atoi(optarg);
+    }
+    if (is_joined) need(!!(context = joined_context()), "device of that address");
+    else opened(device_name);
     need(!!(pd = ibv_alloc_pd(context)), "domain");
     need(!posix_memalign((void **)&memory, 4096, 2 * BUFFER), "memory");
     need(!!(mr = ibv_reg_mr(pd, memory, 2 * BUFFER, ACCESS)), "region");
-    if (builds) {
+    if (builds && is_joined) {
+        spared();
+    } else if (builds) {
         for (enum ibv_qp_type type = IBV_QPT_RC; type <= IBV_QPT_UD; type++) builders(type);
+    } else if (is_joined) {
+        device();
+        capacities();
+        for (int shared = 0; shared < 2; shared++) operations(IBV_QPT_RC, shared);
+        order();
+        events();
+        denied();
     } else {
         device();
         capacities();
@@ -549,6 +652,6 @@ int main(int argc, char **argv)
     }
     printf("\nended: %s", name(ibv_dereg_mr(mr)));
     printf(" %s", name(ibv_dealloc_pd(pd)));
-    printf(" %s\n", name(ibv_close_device(context)));
+    printf(" %s\n", is_joined ? "0" : name(ibv_close_device(context)));
     return 0;
 }

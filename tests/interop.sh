@@ -5,14 +5,15 @@
 #   interop.sh --list [GROUP]...
 #
 # STAGE is what `cargo xtask stage` makes, PROGRAMS the directory of those of tests/exchange.c, driver.c, worlds.c, kernel.c and ids.c. Prints
-# `ok NAME` or `FAILED NAME: WHY` per case; --list the names only, anywhere. Groups: driver, worlds, kernel, pingpong, verbs, cm,
-# multicast, perftest, faults and, only when named, matrix (all of perftest) and repeat (exchanges under loss, 50 times). With
+# `ok NAME` or `FAILED NAME: WHY` per case; --list the names only, anywhere. Groups: driver, worlds, kernel, iwarp, pingpong, verbs,
+# cm, multicast, perftest, faults and, only when named, matrix (all of perftest) and repeat (exchanges under loss, 50 times). With
 # --direct both sides are the kernel's, in the initial namespace: that shows whether the harness and the kernel are right (netem
 # has no effect there: the kernel does not let such packets out).
 # In group driver our library is on rxe1: on the side `driven` by its own driver, on the side `plugged` by the plug-in of Debian's
 # rdma-core. Either serves the other, and the connection manager's utilities meet Debian's library. Meanwhile Debian's
 # pyverbs is on rxe0, by one after the other: what passes with Debian's library passes with both. What a program that tries
 # everything prints is the same with both as with Debian's library.
+# In group iwarp the same goes for siw0. There both ends are always the kernel's: our devices have no iWARP.
 # In group worlds the side `united` is our librdmacm on software devices and on the kernel's at once. Its software devices have
 # another UDP port, since in the initial namespace the kernel has 4791.
 # What is on the wire during most of verbs goes to PROGRAMS/exchange.pcap, of cm to PROGRAMS/exchange.cm.pcap.
@@ -23,11 +24,13 @@
 # these programs ask for, as "for ever" (a capture shows it retransmit every 68 ms until killed; so it does to itself when
 # its peer is killed).
 set -u
-groups=" driver worlds kernel pingpong verbs cm multicast perftest faults "
+groups=" driver worlds kernel iwarp pingpong verbs cm multicast perftest faults "
 stage=${1-} programs=${2-} direct= list=
 if [[ $stage == --list ]]; then list=1; shift; else shift 2; fi
 [[ ${1-} == --direct ]] && { direct=1; shift; }
 (($#)) && groups=" $* "
+# Where its module could not be built, the rest is tried all the same.
+[[ $list || -e /sys/class/infiniband/siw0 ]] || groups=${groups/ iwarp / }
 exchange=$programs/exchange worlds=$programs/worlds kernel=$programs/kernel ids=$programs/ids
 port=18515
 runner=pair
@@ -87,6 +90,7 @@ ready() { # SIDE PROGRAM LOG
   [[ $1 == ours && ! $direct ]] && space=(ip netns exec peer)
   case $2 in
     *ibv_* | *exchange*) [[ $("${space[@]}" ss -Hltn "sport = :$port") ]] ;;
+    *ib_*" -R"*siw*) [[ $(ss -Hltn "sport = :$port") ]] ;;
     *ib_*" -R"*) grep -q "Waiting for client to connect" "$3" && sleep 1 ;;
     *ib_*) [[ $("${space[@]}" ss -Hltn "sport = :$port") ]] ;;
     *worlds*) grep -q "^listening" "$3" ;;
@@ -255,15 +259,19 @@ ids_of() { # SIDE
   run "$1" 60 "$ids" 10.77.0.1 7480
 }
 
-# same WHAT FUNCTION: each driver's output is that of Debian's library.
+joined_by() { # SIDE
+  run "$1" 60 "$programs/driver" -a 10.78.0.1
+}
+
+# same WHAT FUNCTION [GROUP]: each driver's output is that of Debian's library.
 same() {
-  local side name difference
+  local side name difference of=${logs-}/${3-driver}.$1
   for side in driven plugged; do
-    name=driver-$1-$side
+    name=${3-driver}-$1-$side
     [[ $list ]] && { echo $name; continue; }
-    [[ -f $logs/$1.kernels ]] || $2 kernels >"$logs/$1.kernels" 2>&1
-    $2 $side >"$logs/$1.$side" 2>&1
-    if difference=$(diff "$logs/$1.kernels" "$logs/$1.$side"); then
+    [[ -f $of.kernels ]] || $2 kernels >"$of.kernels" 2>&1
+    $2 $side >"$of.$side" 2>&1
+    if difference=$(diff "$of.kernels" "$of.$side"); then
       echo "ok $name"
     else
       echo "FAILED $name: something else than with Debian's library"
@@ -272,14 +280,15 @@ same() {
   done
 }
 
-# The extended way to post has a mistake or two in Debian's driver: what ours is to print is in a file.
-builds() {
-  [[ $list ]] && { echo driver-builds; return; }
-  local difference
-  if difference=$(run driven 60 "$programs/driver" -d rxe0 -g 1 -b 2>&1 | diff "$(dirname "$0")/driver-builds.txt" -); then
-    echo "ok driver-builds"
+# written NAME OPTION...: what our driver is to print is in a file, where Debian's has a mistake or two.
+written() {
+  local name=$1 difference
+  shift
+  [[ $list ]] && { echo $name; return; }
+  if difference=$(run driven 60 "$programs/driver" "$@" 2>&1 | diff "$(dirname "$0")/$name.txt" -); then
+    echo "ok $name"
   else
-    echo "FAILED driver-builds: something else than tests/driver-builds.txt has"
+    echo "FAILED $name: something else than tests/$name.txt has"
     echo "$difference"
   fi
 }
@@ -294,32 +303,37 @@ drivers_client() { each "driver-$1-client-v6" plugged driven v6 "$2" "$3" ""; }
 modules=(addr atomic cq cq_events cqex device flow fork mr odp parent_domain pd qp qpex relaxed_ordering rss_traffic shared_pd
   tag_matching)
 
-# Debian's pyverbs on rxe0, by our library's drivers, beside everything else.
+# What siw can do of that: queue pairs that are connected by hand it has none.
+iwarp_modules=(cq cqex device fork pd qp)
+
+# Debian's pyverbs on rxe0 and siw0, by our library's drivers, beside everything else.
 pyverbs_begins() {
   [[ $list ]] && return
   local tests=$logs/pyverbs
   mkdir "$tests" && cp -r /usr/share/doc/rdma-core/tests "$tests" && gunzip -rf "$tests"
   for side in driven plugged; do
-    (cd "$tests" && run $side 900 python3 tests/run_tests.py -v --dev rxe0 "${modules[@]/#/tests.test_}") >"$logs/pyverbs.$side" 2>&1
+    cd "$tests"
+    group driver && run $side 900 python3 tests/run_tests.py -v --dev rxe0 "${modules[@]/#/tests.test_}" >"$logs/pyverbs.driver-$side" 2>&1
+    group iwarp && run $side 900 python3 tests/run_tests.py -v --dev siw0 "${iwarp_modules[@]/#/tests.test_}" >"$logs/pyverbs.iwarp-$side" 2>&1
   done &
   pyverbs=$!
 }
 
 # Each test that passes with Debian's library on this kernel is in a list, and passes.
-pyverbs_ends() {
+pyverbs_ends() { # GROUP LIST
   local side passed missing
   [[ $list ]] || wait $pyverbs
   for side in driven plugged; do
-    [[ $list ]] && { echo driver-pyverbs-$side; continue; }
+    [[ $list ]] && { echo $1-pyverbs-$side; continue; }
     # A test is named, perhaps described in a line of its own, and its verdict follows.
     passed=$(awk '/^test_[a-z0-9_]* \(tests\./ { name = $2; gsub(/^\(tests\.|\)$/, "", name) }
-      /(^| \.\.\. )ok$/ { print name }' "$logs/pyverbs.$side" | LC_ALL=C sort)
-    missing=$(LC_ALL=C comm -13 - "$(dirname "$0")/pyverbs-rxe.txt" <<<"$passed")
+      /(^| \.\.\. )ok$/ { print name }' "$logs/pyverbs.$1-$side" | LC_ALL=C sort)
+    missing=$(LC_ALL=C comm -13 - "$(dirname "$0")/$2" <<<"$passed")
     if [[ $missing ]]; then
-      echo "FAILED driver-pyverbs-$side: $(wc -l <<<"$missing") tests do not pass: $(tr '\n' ' ' <<<"$missing")"
-      tail -n 40 "$logs/pyverbs.$side"
+      echo "FAILED $1-pyverbs-$side: $(wc -l <<<"$missing") tests do not pass: $(tr '\n' ' ' <<<"$missing")"
+      tail -n 40 "$logs/pyverbs.$1-$side"
     else
-      echo "ok driver-pyverbs-$side"
+      echo "ok $1-pyverbs-$side"
     fi
   done
 }
@@ -327,12 +341,12 @@ pyverbs_ends() {
 group() { [[ $groups == *" $1 "* ]]; }
 
 declare -A options=([bw]="-s 8192 -n 150" [lat]="-s 64 -n 100")
+if group driver || group iwarp; then pyverbs_begins; fi
 if group driver; then
   same devices seen
   same does done_by
   same ids ids_of
-  builds
-  pyverbs_begins
+  written driver-builds -d rxe0 -g 1 -b # The extended way to post.
   role=server
   for kind in rc uc ud srq; do
     program="ibv_${kind}_pingpong -c -s 1024 -n 20 -p $port DEV -g GID"
@@ -460,6 +474,24 @@ if group kernel; then
   fatal driven
   fatal plugged
 fi
+if group iwarp; then
+  same does joined_by iwarp
+  written iwarp-spared -a 10.78.0.1 -b # What stops or kills the kernel's siw with Debian's.
+  iwarp() { # NAME SERVER-SIDE CLIENT-SIDE SERVER CLIENT
+    if [[ $list ]]; then echo "iwarp-$1"; else pair "iwarp-$1" "$2" "$3" 60 "$4" "$5"; fi
+  }
+  v4=10.78.0.1 v6=fd78::1
+  # rping's threads do not wait for each other at the end: one may ask for an event of a channel that is gone.
+  iwarp rping-server-v4 driven kernels "rping -s -a $v4 -v -V -C 5 -S 1000; true" \
+    "rping -c -a $v4 -v -V -C 5 -S 1000 | tee /dev/stderr | grep -c '^ping data' | grep -qx 5"
+  iwarp ucmatose-client-v6 kernels driven "ucmatose -b $v6 -c 2 -C 5 -S 5000" "ucmatose -s $v6 -c 2 -C 5 -S 5000"
+  iwarp endpoint-server driven plugged rdma_server "rdma_client -s $v4"
+  # Not ib_send_bw: with -e it sleeps for completions while it waits for a credit, which its peer writes to its memory.
+  iwarp send_lat plugged driven "ib_send_lat -R -F -e -d siw0 -n 50" "ib_send_lat -R -F -e -d siw0 -n 50 $v4"
+  iwarp read_bw driven kernels "ib_read_bw -R -F -d siw0 -s 8192 -n 50" "ib_read_bw -R -F -d siw0 -s 8192 -n 50 $v4"
+  # One channel with ids on a software device, if there is one, and on this one.
+  iwarp worlds united united "$worlds serve 7471 2" "$worlds connect 7471 $v4=siw0 10.79.0.1=rxe1"
+fi
 if group pingpong; then
   pingpong half rc 4096 50
   pingpong half uc 4096 50
@@ -529,7 +561,8 @@ if group repeat; then
   for round in {1..25}; do exchanges rc-loss-$round -t rc -l; done
   calm
 fi
-if group driver; then pyverbs_ends; fi
+if group driver; then pyverbs_ends driver pyverbs-rxe.txt; fi
+if group iwarp; then pyverbs_ends iwarp pyverbs-siw.txt; fi
 # Last: all devices of rxe go.
 if group kernel; then unload; fi
 [[ $list ]] || echo "interop: done"

@@ -66,6 +66,12 @@ pub fn candidates(name: &[u8]) -> Vec<Vec<u8>> {
     files
 }
 
+/// Whether this library has a data path of its own for the device.
+pub fn has_own(device: &KernelDevice) -> bool {
+    crate::rxe::knows(device.driver, &device.name, device.abi)
+        || crate::siw::knows(device.driver, device.abi)
+}
+
 /// What drives a device of the kernel.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Driver {
@@ -90,7 +96,7 @@ impl Driver {
         named: &[Vec<u8>],
         exists: impl Fn(&Path) -> bool,
     ) -> Driver {
-        if own && crate::rxe::knows(device.driver, &device.name, device.abi) {
+        if own && has_own(device) {
             return Driver::Own;
         }
         let name = match device.driver {
@@ -194,6 +200,8 @@ mod tests {
         assert_eq!(of(&device(0, 2), true), Driver::Own);
         assert_eq!(of(&device(crate::rxe::DRIVER, 3), true), by("rxe"));
         assert_eq!(of(&device(1, 1), true), by("mlx5"));
+        let siw = device(crate::siw::DRIVER, 1);
+        assert_eq!((of(&siw, true), of(&siw, false)), (Driver::Own, Driver::Missing("siw")));
         let irdma = of(&device(9, 1), true);
         assert_eq!(irdma, Driver::Missing("irdma"));
         assert_eq!(irdma.to_string(), "nothing: the plug-in libirdma-rdmav34.so is not installed");

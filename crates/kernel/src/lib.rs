@@ -16,3 +16,4 @@ pub mod method;
 pub mod pattern;
 pub mod queue;
 pub mod rxe;
+pub mod siw;

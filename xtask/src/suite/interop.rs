@@ -1,4 +1,4 @@
-//! Against the kernel's soft-RoCE, in a VM.
+//! Against the kernel's soft-RoCE, and with that and its software iWARP as devices, in a VM.
 
 use super::case::Case;
 use super::{Cases, capture, seconds};
@@ -32,7 +32,8 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
             case.run(&build.args(["-libverbs", "-lrdmacm", "-libumad"]))?;
         }
         let guest = script().arg(tree::stage().display()).arg(tree::target().display());
-        let program = guest.under(vm::program().args(["--timeout", "1700", "--"]).into_words());
+        let program = guest
+            .under(vm::program().args(["--siw", "yes", "--timeout", "1700", "--"]).into_words());
         // A case that failed has its own line; here only the guest itself counts.
         output = case.start(&program)?.wait(case.deadline())?.output;
         if output.contains("interop: done") {

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use super::*;
 
 #[repr(C)]
-#[derive(Copy, Clone)]
+#[derive(Copy, Clone, Default)]
 pub(crate) struct ibv_sge {
     pub(crate) addr: u64,
     pub(crate) length: u32,

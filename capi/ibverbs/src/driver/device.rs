@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::abi::*;
 use super::objects::alloc_async_fd;
 use super::watch::Watch;
-use super::{Private, rxe};
+use super::{Private, rxe, siw};
 use crate::abi::*;
 use crate::fail::{Failure, Outcome};
 
@@ -114,12 +114,13 @@ fn blank() -> Outcome<*mut verbs_device> {
 
 /// The structure of a device that this library has a data path for; null for others.
 fn try_own(device: &KernelDevice) -> Outcome<*mut verbs_device> {
-    if !ironverbs_kernel::rxe::knows(device.driver, &device.name, device.abi) {
+    if !drivers::has_own(device) {
         return Ok(ptr::null_mut());
     }
     let made = blank()?;
+    let is_siw = device.driver == ironverbs_kernel::siw::DRIVER;
     // SAFETY: it is new.
-    unsafe { (*made).ops = rxe::registered() };
+    unsafe { (*made).ops = if is_siw { siw::registered() } else { rxe::registered() } };
     Ok(made)
 }
 

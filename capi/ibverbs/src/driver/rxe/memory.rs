@@ -11,7 +11,7 @@ use super::super::abi::verbs_mr;
 use super::super::command::failed;
 use super::{free_if, post, zeroed};
 use crate::abi::*;
-use crate::driver::{cmd_alloc_mw, cmd_dealloc_mw, cmd_dereg_mr, cmd_reg_mr};
+use crate::driver::{cmd_alloc_mw, cmd_dealloc_mw, cmd_reg_mr};
 
 pub(super) unsafe extern "C" fn reg_mr(
     pd: *mut ibv_pd,
@@ -32,11 +32,6 @@ pub(super) unsafe extern "C" fn reg_mr(
         libc::free(mr.cast());
         ptr::null_mut()
     }
-}
-
-pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
-    // SAFETY: the verb's promise.
-    unsafe { free_if(cmd_dereg_mr(mr), mr) }
 }
 
 pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut ibv_mw {

@@ -1,4 +1,4 @@
-//! Protection domains and address handles.
+//! Address handles.
 //!
 //! Pointers are the program's and the library's: to objects of this driver.
 
@@ -12,24 +12,7 @@ use super::super::gids;
 use super::super::objects::path;
 use super::{free_if, zeroed};
 use crate::abi::*;
-use crate::driver::{cmd_alloc_pd, cmd_create_ah, cmd_dealloc_pd, cmd_destroy_ah};
-
-pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: the verb's promise.
-    unsafe {
-        let pd = zeroed::<ibv_pd>();
-        if pd.is_null() || cmd_alloc_pd(context, pd, ptr::null_mut(), 0, ptr::null_mut(), 0) == 0 {
-            return pd;
-        }
-        libc::free(pd.cast());
-        ptr::null_mut()
-    }
-}
-
-pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: the verb's promise.
-    unsafe { free_if(cmd_dealloc_pd(pd), pd) }
-}
+use crate::driver::{cmd_create_ah, cmd_destroy_ah};
 
 /// An address handle. The public part starts it.
 #[repr(C)]

@@ -16,7 +16,7 @@ use super::post::{Receives, Sends};
 use super::queue::{Queue, Writer};
 use super::{build, zeroed};
 use crate::abi::*;
-use crate::driver::{cmd_destroy_qp, cmd_modify_qp, cmd_query_qp};
+use crate::driver::cmd_destroy_qp;
 use crate::fail;
 
 /// A queue pair. The public part starts it.
@@ -131,25 +131,6 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         }
         qp.cast()
     }
-}
-
-pub(super) unsafe extern "C" fn modify_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
-    mask: c_int,
-) -> c_int {
-    // SAFETY: the verb's promise.
-    unsafe { cmd_modify_qp(qp, attr, mask, ptr::null_mut(), 0) }
-}
-
-pub(super) unsafe extern "C" fn query_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
-    mask: c_int,
-    init: *mut ibv_qp_init_attr,
-) -> c_int {
-    // SAFETY: the verb's promise.
-    unsafe { cmd_query_qp(qp, attr, mask, init, ptr::null_mut(), 0) }
 }
 
 pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {

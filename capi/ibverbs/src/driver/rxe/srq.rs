@@ -16,7 +16,7 @@ use super::post::Receives;
 use super::queue::{Queue, Writer};
 use super::{free_if, zeroed};
 use crate::abi::*;
-use crate::driver::{cmd_destroy_srq, cmd_query_srq};
+use crate::driver::cmd_destroy_srq;
 use crate::fail;
 
 /// A shared receive queue. The public part starts it.
@@ -134,11 +134,6 @@ pub(super) unsafe extern "C" fn modify_srq(
         }
     };
     status(work())
-}
-
-pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    // SAFETY: the verb's promise.
-    unsafe { cmd_query_srq(srq, attr, ptr::null_mut(), 0) }
 }
 
 pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
