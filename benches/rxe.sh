@@ -41,10 +41,15 @@ fi
 
 if [[ $what == *" rates "* ]]; then
   measure() { # NAME SERVER CLIENT ADDRESS PROGRAM-WORDS...: the column of what is typical
-    local name=$1 server=$2 client=$3 address=$4
+    local name=$1 server=$2 client=$3 address=$4 space look
     shift 4
+    [[ $server == ours_peer ]] && space="ip netns exec peer"
     $server timeout 120 "$@" >/tmp/server 2>&1 &
-    sleep 6
+    # Its options go to the client by TCP.
+    for look in {1..300}; do
+      [[ $(${space-} ss -Hltn "sport = :18515") ]] && break
+      sleep 0.2
+    done
     $client timeout 120 "$@" "$address" >/tmp/client 2>&1 || sed 's/^/  /' /tmp/client | tail -n 3
     wait
     echo "$name $* $(grep -E '^ *[0-9]+ +[0-9]+ ' /tmp/client | tail -n 1 | tr -s ' ')"

@@ -256,7 +256,7 @@ done_by() { # SIDE
   run "$1" 60 "$programs/driver" -d rxe0 -g 1
 }
 ids_of() { # SIDE
-  run "$1" 60 "$ids" 10.77.0.1 7480
+  run "$1" 120 "$ids" 10.77.0.1 7480
 }
 
 joined_by() { # SIDE
@@ -429,7 +429,7 @@ fatal() { # SIDE
   ip link add dummy3 type dummy
   ip link set dummy3 up
   rdma link add rxe3 type rxe netdev dummy3
-  run "$1" 100 "$kernel fatal rxe3" >"$logs/$name" 2>&1 &
+  run "$1" 150 "$kernel fatal rxe3" >"$logs/$name" 2>&1 &
   local pid=$!
   for look in {1..300}; do grep -q "^ready" "$logs/$name" && break; sleep 0.1; done
   # It ends when nobody has the device open any more.
@@ -444,7 +444,7 @@ unload() {
   local look why= input
   [[ $list ]] && { echo kernel-unload; return; }
   input=$(mktemp -u) && mkfifo "$input"
-  run united 100 "$kernel unload rxe1" >"$logs/unload" 2>&1 <"$input" &
+  run united 150 "$kernel unload rxe1" >"$logs/unload" 2>&1 <"$input" &
   local pid=$!
   exec 9>"$input"
   said() { for look in {1..300}; do grep -q "^$1" "$logs/unload" && return; sleep 0.1; done; }
