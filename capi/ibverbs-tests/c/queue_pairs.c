@@ -215,6 +215,32 @@ static void full_queues(void)
 	CHECK(bad_send == &sends[init.cap.max_send_wr]);
 }
 
+/* A list at an odd address, as in a packed structure: with the kernel's devices it is copied. */
+static void lists_at_odd_addresses(void)
+{
+	struct side a, b;
+	pair(&a, &b, IBV_QPT_RC);
+	struct __attribute__((packed)) {
+		char before;
+		struct ibv_sge sge[2];
+	} to = { .sge = { part(&b, 0, 8), part(&b, 100, 8) } }, from = { .sge = { part(&a, 0, 4), part(&a, 50, 12) } };
+	memcpy(a.memory, "abcd", 4);
+	memcpy(a.memory + 50, "efghijklmnop", 12);
+	struct ibv_sge *receives = (void *)((char *)&to + 1), *sends = (void *)((char *)&from + 1);
+	for (int flags = 0; flags <= IBV_SEND_INLINE; flags += IBV_SEND_INLINE) {
+		struct ibv_recv_wr recv = { .wr_id = 7, .num_sge = 2, .sg_list = receives }, *bad_recv;
+		EQUAL(ibv_post_recv(b.qp, &recv, &bad_recv), 0);
+		struct ibv_send_wr wr = send_of(sends, IBV_WR_SEND);
+		wr.num_sge = 2;
+		wr.send_flags |= flags;
+		EQUAL(post(&a, &wr), 0);
+		expect(a.cq, 1, IBV_WC_SUCCESS);
+		expect(b.cq, 7, IBV_WC_SUCCESS);
+		CHECK(!memcmp(b.memory, "abcdefgh", 8) && !memcmp(b.memory + 100, "ijklmnop", 8));
+		memset(b.memory, 0, 200);
+	}
+}
+
 static void bad_request_in_a_list(void)
 {
 	struct side a, b;
@@ -367,6 +393,7 @@ static const struct test tests[] = {
 	TEST(posting_by_state),
 	TEST(reset_drops_completions),
 	TEST(full_queues),
+	TEST(lists_at_odd_addresses),
 	TEST(bad_request_in_a_list),
 	TEST(inline_data),
 	TEST(used_again_after_an_error),

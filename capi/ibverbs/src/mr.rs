@@ -282,7 +282,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
         // SAFETY: the caller's promise.
         let list = unsafe { post::elements(list, c_int::try_from(count).unwrap_or(-1))? };
         for sge in list {
-            soft.prefetch(&convert::sge(sge), write, populate)?;
+            soft.prefetch(&convert::sge(&sge.get()), write, populate)?;
         }
         Ok(())
     })

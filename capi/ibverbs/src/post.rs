@@ -47,35 +47,48 @@ pub(crate) unsafe fn blame<W>(bad: *mut *mut W, wr: *mut W) {
     }
 }
 
+/// An element of a list, which may stand at any address: the kernel copies them, and some programs keep theirs in packed
+/// structures.
+#[derive(Copy, Clone)]
+#[repr(C, packed)]
+pub(crate) struct Element(ibv_sge);
+
+impl Element {
+    #[inline]
+    pub(crate) fn get(self) -> ibv_sge {
+        self.0
+    }
+}
+
 /// The list of a request.
 ///
 /// # Safety
 /// `list` points to `count` elements, unless that is 0 or less.
-pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Outcome<&'a [ibv_sge]> {
+pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, count: c_int) -> Outcome<&'a [Element]> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
         Ok(_) if list.is_null() => Err(Failure::Null { what: "list of elements" }),
         // SAFETY: the caller's promise.
-        Ok(count) => Ok(unsafe { slice::from_raw_parts(list, count) }),
+        Ok(count) => Ok(unsafe { slice::from_raw_parts(list.cast(), count) }),
         Err(_) => Err(Failure::Argument { what: "num_sge", value: count as u64 }),
     }
 }
 
 /// Runs `work` on the device's form of a list, on the stack.
 pub(crate) fn with_sges<T>(
-    list: &[ibv_sge],
+    list: &[Element],
     work: impl FnOnce(&[Sge]) -> Result<T, PostError>,
 ) -> Result<T, PostError> {
     // Most lists are of one element, and an array of the longest costs more than the rest.
     if let [sge] = list {
-        return work(&[convert::sge(sge)]);
+        return work(&[convert::sge(&sge.get())]);
     }
     let mut sges = [Sge::default(); MAX_SGE];
     let Some(sges) = sges.get_mut(..list.len()) else {
         return Err(PostError::TooManySges { asked: list.len(), max: MAX_SGE as u32 });
     };
     for (to, from) in sges.iter_mut().zip(list) {
-        *to = convert::sge(from);
+        *to = convert::sge(&from.get());
     }
     work(sges)
 }
@@ -207,7 +220,7 @@ pub(crate) unsafe extern "C" fn post_send(
 pub(crate) unsafe fn push(
     batch: &mut soft::PostGuard<'_>,
     request: &SendWr,
-    list: &[ibv_sge],
+    list: &[Element],
 ) -> Outcome<()> {
     // SAFETY: the caller's promise.
     unsafe { with_payload(request, list, |data| batch.push(request, data)) }
@@ -220,11 +233,11 @@ pub(crate) unsafe fn push(
 #[inline]
 pub(crate) unsafe fn with_payload(
     request: &SendWr,
-    list: &[ibv_sge],
+    list: &[Element],
     work: impl FnOnce(Payload<'_>) -> Result<(), PostError>,
 ) -> Outcome<()> {
     if request.flags.contains(SendFlags::INLINE) {
-        let len = list.iter().map(|sge| sge.length as usize).sum();
+        let len = list.iter().map(|sge| sge.get().length as usize).sum();
         // SAFETY: the caller's promise.
         let mut copy = |to: &mut [u8]| unsafe { gather(list, to) };
         return Ok(work(Payload::Inline { len, copy: &mut copy })?);
@@ -234,8 +247,8 @@ pub(crate) unsafe fn with_payload(
 
 /// # Safety
 /// The list names readable memory.
-unsafe fn gather(list: &[ibv_sge], mut to: &mut [u8]) {
-    for sge in list {
+unsafe fn gather(list: &[Element], mut to: &mut [u8]) {
+    for sge in list.iter().map(|sge| sge.get()) {
         let len = sge.length as usize;
         let Some((head, rest)) = std::mem::take(&mut to).split_at_mut_checked(len) else { return };
         if len > 0 {

@@ -15,6 +15,7 @@ use crate::abi::*;
 use crate::fail::{self, Failure, Outcome, swift};
 use crate::objects::{QpExtra, find};
 use crate::pool::{Object, Ref};
+use crate::post::Element;
 use crate::{convert, mw, post};
 
 /// The requests between start and complete.
@@ -522,7 +523,7 @@ unsafe extern "C" fn set_sge_list<C: Poster>(
     // SAFETY: the caller's promise: the list has that many elements.
     unsafe {
         within::<C>(qp, |batch, found| {
-            sges::<C>(batch, found, slice(list, count, "list of elements")?)
+            sges::<C>(batch, found, slice::<Element>(list.cast(), count, "list of elements")?)
         });
     }
 }
@@ -539,13 +540,13 @@ unsafe fn slice<'a, T>(list: *const T, count: usize, what: &'static str) -> Outc
 }
 
 #[inline]
-fn sges<C: Poster>(batch: &mut Batch, found: &Ref<'_, C>, list: &[ibv_sge]) -> Outcome<()> {
+fn sges<C: Poster>(batch: &mut Batch, found: &Ref<'_, C>, list: &[Element]) -> Outcome<()> {
     let max = C::cap(found).max_send_sge;
     if list.len() > max as usize {
         return Err(PostError::TooManySges { asked: list.len(), max }.into());
     }
     let first = batch.sges.len();
-    batch.sges.extend(list.iter().map(convert::sge));
+    batch.sges.extend(list.iter().map(|sge| convert::sge(&sge.get())));
     batch.last()?.data = Data::Sges { first, count: list.len() };
     Ok(())
 }

@@ -186,7 +186,8 @@ unsafe fn write(qp: &ibv_qp, queue: &mut Sends, wr: &ibv_send_wr) -> Result<(), 
 #[inline]
 unsafe fn has_a_number(list: *const ibv_sge, sges: u32) -> bool {
     // SAFETY: the caller's promise.
-    let mut lengths = (0..sges as usize).map(|i| u64::from(unsafe { (*list.add(i)).length }));
+    let mut lengths =
+        (0..sges as usize).map(|i| u64::from(unsafe { list.add(i).read_unaligned() }.length));
     let first = lengths.next().unwrap_or(0);
     first >= 8 || lengths.sum::<u64>() + first >= 8
 }
@@ -233,7 +234,7 @@ pub(super) unsafe fn gather(
         unsafe {
             let sge = list.add(i);
             element.copy(send::HEADER + i * send::SGE, sge.cast(), send::SGE);
-            total = total.checked_add((*sge).length).ok_or(libc::EINVAL)?;
+            total = total.checked_add(sge.read_unaligned().length).ok_or(libc::EINVAL)?;
         }
     }
     Ok(total)
@@ -254,7 +255,7 @@ unsafe fn inline(
     for i in 0..sges as usize {
         // SAFETY: the caller's promise.
         unsafe {
-            let sge = *list.add(i);
+            let sge = list.add(i).read_unaligned();
             total = append(element, total, sge.addr as usize, sge.length as usize, max)?;
         }
     }
@@ -349,7 +350,7 @@ unsafe fn receive(
                 for i in 0..sges as usize {
                     let sge = request.sg_list.add(i).cast_const();
                     element.copy(recv::HEADER + i * recv::SGE, sge.cast(), recv::SGE);
-                    total = total.checked_add((*sge).length).ok_or(libc::EINVAL)?;
+                    total = total.checked_add(sge.read_unaligned().length).ok_or(libc::EINVAL)?;
                 }
                 recv::put(&mut element, request.wr_id, total, sges);
                 queue.writer.push();

@@ -83,7 +83,7 @@ impl Filled {
         }
         for i in 0..entries {
             // SAFETY: the caller's promise.
-            let entry = unsafe { *list.add(i) };
+            let entry = unsafe { list.add(i).read_unaligned() };
             if (all || entry.length > 0)
                 && let Some(place) = self.entries.get_mut(self.count)
             {
@@ -144,7 +144,7 @@ unsafe fn inline(element: Element, list: *const ibv_sge, sges: usize) -> Result<
     for i in 0..sges {
         // SAFETY: the caller's promise; the element has room for `MAX_INLINE` bytes.
         unsafe {
-            let sge = *list.add(i);
+            let sge = list.add(i).read_unaligned();
             let length = sge.length as usize;
             if length > request::MAX_INLINE - total {
                 return Err(libc::EINVAL);
