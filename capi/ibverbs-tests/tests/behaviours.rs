@@ -55,8 +55,8 @@ ironverbs_capi_ibverbs_tests::programs! {
         posting_by_state
         reset_drops_completions
         full_queues
-        bad_request_in_a_list
         lists_at_odd_addresses
+        bad_request_in_a_list
         inline_data
         used_again_after_an_error
         last_wqe_with_an_srq
