@@ -54,10 +54,11 @@ pub fn is_active(mad: &Mad) -> bool {
     mad[24] == VERSION && mad[26] & ACTIVE != 0
 }
 
-/// Whether a message is sent in segments: what says so, and all that is longer than a MAD.
+/// Whether a message is sent in segments: what says so, and all that is longer than a MAD. As the kernel takes it, the flag is
+/// enough: programs leave the rest of the header to whoever cuts the message.
 pub fn is_long(message: &[u8]) -> bool {
     let at = |at: usize| message.get(at).copied().unwrap_or(0);
-    let data = at(25) == DATA && at(26) & ACTIVE != 0;
+    let data = matches!(at(25), 0 | DATA) && at(26) & ACTIVE != 0;
     has_rmpp(at(1)) && (message.len() > MAD_LEN || data)
 }
 

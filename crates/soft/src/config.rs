@@ -100,6 +100,9 @@ pub struct Config {
     /// On InfiniBand links: the priority of the subnet manager that one process of this host runs, 0 to 15; None: none
     /// runs it.
     pub subnet_manager: Setting<Option<u8>>,
+    /// On InfiniBand links: the M_Key of the ports, which who manages the subnet must know to change them; 0: none. The same
+    /// on every host.
+    pub m_key: Setting<u64>,
     /// Explain every failing verb on stderr.
     pub explain: Setting<bool>,
 }
@@ -133,6 +136,7 @@ impl Default for Config {
             lmc: Setting::default(0),
             pkeys: Setting::default(vec![0xffff]),
             subnet_manager: Setting::default(Some(0)),
+            m_key: Setting::default(0),
             explain: Setting::default(false),
         }
     }
@@ -501,6 +505,17 @@ const SETTINGS: &[Spec] = &[
         show: |c| {
             let priority = c.subnet_manager.value;
             (priority.map_or("off".to_owned(), |p| p.to_string()), &c.subnet_manager.source)
+        },
+    },
+    Spec {
+        key: "m_key",
+        variable: "IRONVERBS_M_KEY",
+        expected: "an integer of 64 bits (63 in a file)",
+        put: |c, raw, s| put(&mut c.m_key, raw.number(0, u64::MAX), s),
+        show: |c| {
+            // It is a secret of those who manage the subnet.
+            let shown = if c.m_key.value == 0 { "0" } else { "(set)" };
+            (shown.to_owned(), &c.m_key.source)
         },
     },
     Spec {

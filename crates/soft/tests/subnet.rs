@@ -137,10 +137,14 @@ fn open() -> Arc<Context> {
         std::thread::sleep(Duration::from_millis(2));
     };
     let context = device.open().unwrap();
+    nonblocking(&context);
+    context
+}
+
+fn nonblocking(context: &Context) {
     // SAFETY: the context holds the descriptor for the length of the call.
     let fd = unsafe { BorrowedFd::borrow_raw(context.async_fd()) };
     UnixStream::from(fd.try_clone_to_owned().unwrap()).set_nonblocking(true).unwrap();
-    context
 }
 
 /// Waits for an event of a GID; what comes before it for the same GID is a failure.
@@ -272,6 +276,21 @@ fn managed_by(context: &Context, lid: u16) {
     }
 }
 
+/// Waits until a context is told that another manages the subnet, and that it is to be told anew what the one before knew.
+#[track_caller]
+fn changes_hands(context: &Context) {
+    let start = Instant::now();
+    let mut left = vec![EventKind::SmChange, EventKind::ClientReregister];
+    while !left.is_empty() {
+        match context.next_async_event() {
+            Ok(AsyncEvent { kind, source: EventSource::Port(1) }) => left.retain(|k| *k != kind),
+            Ok(event) => panic!("{event:?}"),
+            Err(_) => std::thread::sleep(Duration::from_micros(200)),
+        }
+        assert!(start.elapsed() < WATCHDOG, "no {left:?}");
+    }
+}
+
 /// Tells how many lookups there are in a second: each asked for, and known.
 fn rates(context: &Context, gid: &Gid) {
     const ROUNDS: u32 = 500;
@@ -297,10 +316,14 @@ fn a_subnet_outlives_its_manager() {
         let there = gid("fe80::249:5250:a4e:2");
         let all = SmRegistration::new(SmEvents::ALL, &[]).unwrap();
         context.register_sm_events(all).unwrap();
+        // One that nothing else is told.
+        let aside = context.device().open().unwrap();
+        nonblocking(&aside);
         for round in 0..2 {
             let peer = Peer::start_with(other, &[("IRONVERBS_SUBNET_MANAGER", "9")]);
             event(&context, EventKind::GidAvail, there);
             managed_by(&context, 2);
+            changes_hands(&aside);
             context.gid_reachable(1, &there, None).unwrap();
             rates(&context, &there);
             let killed = peer.kill();
@@ -308,6 +331,7 @@ fn a_subnet_outlives_its_manager() {
             let told = event(&context, EventKind::GidUnavail, there);
             eprintln!("round {round}: told {:?} after the kill", told - killed);
             managed_by(&context, 1);
+            changes_hands(&aside);
             let answer = context.gid_reachable(1, &there, None);
             assert!(matches!(answer, Err(ReachError::NoPath { .. })), "{answer:?}");
         }
@@ -384,5 +408,51 @@ fn nobody_answers_on_a_subnet_without_a_manager() {
         assert!(matches!(answer, Err(ReachError::Io(_))), "{answer:?}");
         assert_eq!(context.port(1).unwrap().sm_lid, 0);
         drop(peer);
+    });
+}
+
+/// What a port says to a Set of its PortInfo that names another subnet manager, with a key; None: nothing.
+fn set_manager(port: &MadPort, agent: u32, key: u64, manager: u16) -> Option<ReceivedMad> {
+    let own = port.context().port(1).unwrap().lid;
+    let mut mad = [0; 256];
+    mad[..4].copy_from_slice(&[1, 1, 1, 2]);
+    (mad[15], mad[17], mad[23]) = (7, 0x15, 1);
+    mad[24..32].copy_from_slice(&key.to_be_bytes());
+    mad[80..82].copy_from_slice(&own.to_be_bytes());
+    mad[82..84].copy_from_slice(&manager.to_be_bytes());
+    let ah = AhAttr { dlid: own, port_num: 1, ..AhAttr::default() };
+    let to = MadAddress { ah, ..MadAddress::default() };
+    port.send(agent, &to, &mad, 200, 0).unwrap();
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = port.next(256).unwrap() {
+            return (answer.status == 0).then_some(answer);
+        }
+        assert!(start.elapsed() < WATCHDOG, "neither answer nor timeout");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn who_does_not_know_the_key_changes_no_port() {
+    let settings = [
+        ("IRONVERBS_LINK_LAYER", "InfiniBand"),
+        ("IRONVERBS_HOSTS", HERE),
+        ("IRONVERBS_M_KEY", "0x1234"),
+    ];
+    beside_with("who_does_not_know_the_key_changes_no_port", &settings, |_| {
+        let context = open();
+        // Ours knows it.
+        managed_by(&context, 1);
+        let port = context.open_mads().unwrap();
+        let agent = port.register(0, 0x01, 1, 0, false).unwrap();
+        for key in [0, 0x1235] {
+            assert!(set_manager(&port, agent, key, 9).is_none(), "answered with {key:#x}");
+            assert_eq!(context.port(1).unwrap().sm_lid, 1);
+        }
+        let answer = set_manager(&port, agent, 0x1234, 1).expect("an answer");
+        assert_eq!(answer.mad[64..72], 0x1234_u64.to_be_bytes());
+        // Both were counted.
+        assert_eq!(answer.mad[64 + 44..64 + 46], [0, 2]);
     });
 }

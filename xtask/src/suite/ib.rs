@@ -9,14 +9,14 @@ use crate::suite::case::Case;
 use crate::tree;
 use std::fs;
 
-/// GID of the first port.
-const GID: &str = "fe80::249:5250:a42:1";
-
 /// TCP port on which two programs meet.
 const PORT: u16 = 18900;
 
 /// GUIDs of the two ports: made of their addresses.
 const GUIDS: [&str; 2] = ["0x024952500a420001", "0x024952500a420002"];
+
+/// The GIDs of the ports of two hosts.
+const GIDS: [&str; 2] = ["fe80::249:5250:a42:1", "fe80::249:5250:a42:2"];
 
 /// What perftest's options ask of these links: groups by its own question to the administrator, service levels, shared
 /// receives, extended connections.
@@ -147,8 +147,8 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
         ("hosts-gid-datagrams", "udaddy", &[]),
     ] {
         cases.case(name, seconds(60), |case| {
-            let server = [&["-f", "gid", "-b", GID], space].concat();
-            let client = [&["-f", "gid", "-s", GID], space].concat();
+            let server = [&["-f", "gid", "-b", GIDS[0]], space].concat();
+            let client = [&["-f", "gid", "-s", GIDS[0]], space].concat();
             meet(case, &subnet, program, &server, &client, "return status 0")
         });
     }
@@ -193,7 +193,10 @@ pub(super) fn run(cases: &mut Cases<'_>) -> Outcome {
     cases.case("death", seconds(60), |case| death(case, &subnet));
     cases.case("takeover", seconds(60), |case| takeover(case, &subnet));
     cases.case("diagnostics", seconds(90), |case| diagnostics(case, &subnet));
+    cases.case("administrator", seconds(60), |case| administrator(case, &subnet));
     cases.case("opensm", seconds(90), |case| opensm(case, &subnet));
+    cases.case("opensm-death", seconds(90), |case| opensm_death(case, &subnet));
+    cases.case("opensm-handover", seconds(90), |case| opensm_handover(case, &subnet));
     Ok(())
 }
 
@@ -374,6 +377,41 @@ fn diagnostics(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
     Ok(())
 }
 
+/// Kinds of records, and what is in the administrator's answers.
+const RECORDS: &[(&[&str], &[&str])] = &[
+    (&["CPI"], &["ClassPortInfo", "Class version............2"]),
+    (&["-s"], &["IsSM ports", "EndPortLid..............1", "EndPortLid..............2"]),
+    (&["--list"], &["     1  \"", "     2  \""]),
+    (&["PIR", "3/1"], &["EndPortLid..............3", "PortNum.................1"]),
+    (&["SL2VL", "3"], &["InPort.....................1", "OutPort....................2"]),
+    (&["VLAR", "1/1"], &["Block......................4"]),
+    (&["--smkey", "1", "PKTR", "3"], &["LID........................3", "0xffff"]),
+    (&["LR", "3/1"], &["ToLID......................1"]),
+    (&["LFTR", "3/0"], &["LFT Record dump", "Block......................0"]),
+    (&["GIR", "2/0"], &["0x024952500a420002"]),
+    (&["SWIR"], &["SwitchInfoRecord"]),
+    (&["SMIR"], &["LID...................1", "LID...................2"]),
+    (&["PR", "--slid", "1", "--dlid", "2"], &["dlid....................2"]),
+];
+
+/// Our administrator, asked for all it knows, and by the flows of opensm's own test-suite for administrators that opensm
+/// passes itself on such a subnet: an inventory, events, virtual lanes.
+fn administrator(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
+    let _agents = [subnet.agent(case, 0)?, subnet.agent(case, 1)?];
+    let managers = ["LID...................1", "LID...................2"];
+    subnet.comes_to_say(case, 0, "saquery", &["SMIR"], &managers)?;
+    let [inventory, log] = ["inventory", "osmtest"].map(|name| case.file(name));
+    let [inventory, log] = [inventory, log].map(|path| path.display().to_string());
+    for flow in ["c", "e", "q"] {
+        let arguments = ["-f", flow, "-g", GUIDS[0], "-i", &inventory, "-l", &log];
+        subnet.says(case, 0, "osmtest", &arguments)?;
+    }
+    for (arguments, expected) in RECORDS {
+        expect(&subnet.says(case, 0, "saquery", arguments)?, expected)?;
+    }
+    Ok(())
+}
+
 /// Two hosts have a group, which their subnet's administrator knows.
 fn multicast(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
     let group = "239.77.1.1";
@@ -396,29 +434,79 @@ fn unasked(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
     let _peer = case.start(&subnet.runs(1, "ibping").arg("-S"))?;
     subnet.comes_to_say(case, 0, "ibnetdiscover", &[], &[&nodes[0], &nodes[1]])?;
     subnet.comes_to_say(case, 0, "saquery", &[], &[&nodes[0], &nodes[1]])?;
-    // It asks once, and a question that is under way as managers change may be lost.
-    subnet.comes_to_say(case, 0, "saquery", &["-x"], &["ToLID"])?;
-    subnet.comes_to_say(case, 0, "saquery", &["-c"], &["ClassPortInfo"])?;
+    expect(&subnet.says(case, 0, "saquery", &["-x"])?, &["ToLID"])?;
+    expect(&subnet.says(case, 0, "saquery", &["-c"])?, &["ClassPortInfo"])?;
+    // If the manager is the one that asks, nobody has subscribed when it begins.
     subnet.comes_to_say(case, 0, "saquery", &["-I"], &["trap_num................65"])?;
-    subnet.comes_to_say(case, 0, "saquery", &["PKTR"], &["0xffff"])?;
-    subnet.comes_to_say(case, 0, "saquery", &["SWIR"], &["SwitchInfoRecord"])
+    expect(&subnet.says(case, 0, "saquery", &["PKTR"])?, &["0xffff"])?;
+    expect(&subnet.says(case, 0, "saquery", &["SWIR"])?, &["SwitchInfoRecord"])
 }
 
 /// A host is killed: the other is told, and nobody is reached there any more.
 fn death(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
-    let gid = "fe80::249:5250:a42:2";
-    let own = |words: &[&str]| subnet.command(0, words);
     let agent = subnet.agent(case, 1)?;
+    dies(case, subnet, 0, vec![agent])
+}
+
+/// The host at the end that is not `end` dies with its processes: who watches there is told.
+fn dies(case: &mut Case, subnet: &Subnet<'_>, end: usize, others: Vec<Running>) -> Outcome {
+    let gid = GIDS[1 - end];
+    let own = |words: &[&str]| subnet.command(end, words);
     let mut watch = case.start(&own(&["watch", gid]))?;
     watch.wait_until("watch", case.deadline(), |watch| watch.output().contains("ready"))?;
     while !case.start(&own(&["reach", gid]))?.wait(case.deadline())?.output.contains("is reachable")
     {
         pause();
     }
-    drop(agent);
+    drop(others);
     watch.wait_until("notice", case.deadline(), |watch| watch.output().contains("unavailable"))?;
-    let finished = case.start(&own(&["reach", gid]))?.wait(case.deadline())?;
-    expect(&finished.output, &["no path to"])
+    // opensm tells before it forgets.
+    while !case.start(&own(&["reach", gid]))?.wait(case.deadline())?.output.contains("no path to") {
+        pause();
+    }
+    Ok(())
+}
+
+/// The same with opensm as the manager, on the host that stays and on the one that dies.
+fn opensm_death(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
+    for (watches, manages) in [(0, 0), (1, 1), (0, 1)] {
+        let stays = subnet.agent(case, watches)?;
+        let mut dying = vec![subnet.agent(case, 1 - watches)?];
+        let manager = start_opensm(case, subnet, manages, &["-p", "3"])?;
+        let lid = format!("sm lid {}", manages + 1);
+        subnet.comes_to_say(case, watches, "sminfo", &[], &[&lid, "priority 3", "MASTER"])?;
+        let other = (2 - manages).to_string();
+        subnet.comes_to_say(case, watches, "sminfo", &[&other], &["priority 0", "STANDBY"])?;
+        let manager = match manages == watches {
+            true => Some(manager),
+            false => {
+                dying.push(manager);
+                None
+            }
+        };
+        dies(case, subnet, watches, dying)?;
+        drop((stays, manager));
+    }
+    Ok(())
+}
+
+/// Ours hands the subnet over to an opensm of higher priority at another host, and has it back when that ends; one of
+/// lower priority stands by.
+fn opensm_handover(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
+    let _agents = [subnet.agent(case, 0)?, subnet.agent(case, 1)?];
+    subnet.comes_to_say(case, 1, "sminfo", &[], &["sm lid 1", "priority 0", "MASTER"])?;
+    let manager = start_opensm(case, subnet, 1, &["-p", "9"])?;
+    subnet.comes_to_say(case, 0, "sminfo", &[], &["sm lid 2", "priority 9", "MASTER"])?;
+    subnet.comes_to_say(case, 0, "sminfo", &["1"], &["priority 0", "STANDBY"])?;
+    let nodes = GUIDS.map(|guid| guid.replace("0x02495250", "0x0249524e"));
+    subnet.comes_to_say(case, 0, "saquery", &[], &[&nodes[0], &nodes[1], "ironverbs switch"])?;
+    drop(manager);
+    subnet.comes_to_say(case, 1, "sminfo", &[], &["sm lid 1", "priority 0", "MASTER"])?;
+    // The GUID of the one at the first end is lower.
+    let _manager = start_opensm(case, subnet, 1, &["-p", "0"])?;
+    subnet.comes_to_say(case, 0, "sminfo", &["2"], &["priority 0", "STANDBY"])?;
+    expect(&subnet.says(case, 1, "sminfo", &[])?, &["sm lid 1", "MASTER"])?;
+    subnet.comes_to_say(case, 1, "saquery", &[], &[&nodes[0], &nodes[1], "ironverbs switch"])
 }
 
 /// Of two hosts' managers one is the master, and the other when that one's host is killed.
@@ -471,6 +559,11 @@ fn opensm(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
         &subnet.says(case, 1, "saquery", &["-p", "--src-to-dst", "2:1"])?,
         &["dlid....................1", "slid....................2"],
     )?;
+    // Of each cable both ends, and nothing behind them: an answer that is shorter than a MAD keeps its length.
+    let links = subnet.says(case, 1, "saquery", &["-x"])?;
+    if links.matches("LinkRecord dump").count() != 4 {
+        return Err(format!("not four ends of cables:\n{links}").into());
+    }
     let server = ["-s", "-a", subnet.address, "-C", "10", "-v"];
     let client = ["-c", "-a", subnet.address, "-C", "10", "-v"];
     meet(case, subnet, "rping", &server, &client, "rdma-ping-9")?;

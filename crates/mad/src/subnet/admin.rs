@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use ironverbs_wire::Gid;
 use ironverbs_wire::mad::{BASE_VERSION, Mad, MadHeader};
 
-use super::db::{Db, Node};
-use super::paths::paths;
+use super::db::{Db, Node, NodeKind};
+use super::paths::{multi_paths, paths};
 use super::reports::{Reports, nobody};
-use super::{Origin, Outgoing, Way, be16, be64, header, method, records};
+use super::{Origin, Outgoing, Way, attribute, be16, be64, header, method, records, tables};
 use crate::Instant;
-use crate::rmpp::{self, Sender};
+use crate::rmpp::{self, Receiver, Sender};
 
 /// Attributes of the administrator (IBA 15.2.5).
 mod record {
@@ -18,12 +18,18 @@ mod record {
     pub(super) const INFORM_INFO: u16 = 0x03;
     pub(super) const NODE: u16 = 0x11;
     pub(super) const PORT_INFO: u16 = 0x12;
+    pub(super) const SL_TO_VL: u16 = 0x13;
     pub(super) const SWITCH_INFO: u16 = 0x14;
+    pub(super) const LINEAR_FORWARDING: u16 = 0x15;
+    pub(super) const MULTICAST_FORWARDING: u16 = 0x17;
     pub(super) const SM_INFO: u16 = 0x18;
     pub(super) const LINK: u16 = 0x20;
+    pub(super) const GUID_INFO: u16 = 0x30;
     pub(super) const SERVICE: u16 = 0x31;
     pub(super) const PKEY_TABLE: u16 = 0x33;
     pub(super) const PATH: u16 = 0x35;
+    pub(super) const VL_ARBITRATION: u16 = 0x36;
+    pub(super) const MULTI_PATH: u16 = 0x3a;
     pub(super) const INFORM: u16 = 0xf3;
     pub(super) const MC_MEMBER: u16 = 0x38;
 }
@@ -55,12 +61,38 @@ const MOST_SERVICES: usize = 4096;
 const MOST_SENDERS: usize = 1024;
 pub(super) const MOST_RECORDS: usize = 1 << 16;
 
+/// Requests in segments, and segments of one: 255 GIDs from and 255 to fit.
+const MOST_RECEIVERS: usize = 1024;
+const MOST_SEGMENTS: u32 = 42;
+
+/// How long the next segment of a request may take, and a repeated one is recognized, in nanoseconds.
+const PATIENCE: u64 = 5_000_000_000;
+
+/// Of ServiceRecord: the lease's component bit, in seconds, and one that does not end.
+const LEASE: u64 = 1 << 4;
+const FOREVER: u32 = u32::MAX;
+
+/// Component bits of records of virtual lanes: ports in and out, or the only one.
+const PORTS: u64 = 0b110;
+const PORT: u64 = 0b010;
+
+/// Component bit of PortInfoRecord: the capability mask.
+const CAPABILITIES: u64 = 1 << 7;
+
+/// Of what a group is made with: a selector, and the least rate, 2.5 Gb/s.
+const EXACTLY: u8 = 2;
+const SLOWEST: u8 = 2;
+
+/// The scope of groups that are not named.
+const LINK_LOCAL: u8 = 2;
+
 /// The first multicast LID.
 const FIRST_MLID: u16 = 0xc000;
 
 /// Component bits of MCMemberRecord.
 mod mc {
     pub(super) const MGID: u64 = 1;
+    pub(super) const SCOPE: u64 = 1 << 15;
     pub(super) const PORT_GID: u64 = 1 << 1;
     pub(super) const JOIN_STATE: u64 = 1 << 16;
     /// What a group is made with: Q_Key, traffic class, P_Key, SL, flow label.
@@ -73,6 +105,14 @@ mod mc {
 struct Group {
     record: [u8; 52],
     members: Vec<(Gid, u8)>,
+}
+
+/// A service that a port offers, and how long it does.
+#[derive(Debug)]
+struct Service {
+    owner: u16,
+    until: Option<Instant>,
+    record: [u8; 176],
 }
 
 /// What the manager says of itself.
@@ -88,9 +128,13 @@ pub(super) struct Own {
 #[derive(Debug, Default)]
 pub(super) struct Admin {
     groups: BTreeMap<Gid, Group>,
-    services: Vec<(u16, [u8; 176])>,
+    services: Vec<Service>,
     reports: Reports,
+    /// Other managers: LID and SMInfo.
+    pub(super) managers: Vec<(u16, [u8; 25])>,
     senders: HashMap<(u16, u64), Sender>,
+    /// Requests of several segments, and until when they may come.
+    receivers: HashMap<(u16, u64), (Receiver, Instant)>,
     pub(super) out: VecDeque<Outgoing>,
     pub(super) answered: u64,
     pub(super) refused: u64,
@@ -110,7 +154,8 @@ impl Admin {
         }
         let key = (from.lid, asked.tid);
         // What an answer's receiver says of its segments comes with the method of the request.
-        if rmpp::is_active(mad) && mad[25] != 1 {
+        let part = rmpp::part(mad);
+        if rmpp::is_active(mad) && part != rmpp::Part::Data {
             if let Some(sender) = self.senders.get_mut(&key) {
                 sender.handle(now, mad);
                 self.pump(now, key);
@@ -121,11 +166,44 @@ impl Admin {
             self.refused += 1;
             return;
         };
+        // What is asked with a list of GIDs may be longer than a MAD.
+        let whole = match part {
+            rmpp::Part::Data => match self.segment(now, key, mad) {
+                Some(whole) => whole,
+                None => return,
+            },
+            _ => mad.to_vec(),
+        };
+        let query = whole.get(DATA..).unwrap_or_default();
         let answer = match (asked.base_version, asked.class_version) {
-            (BASE_VERSION, 2) => self.answer(now, db, own, asker, from, &asked, mad),
+            (BASE_VERSION, 2) => self.answer(now, db, own, asker, from, &asked, mad, query),
             _ => Err(status::BAD_VERSION),
         };
         self.respond(now, from, &asked, mad, answer);
+    }
+
+    /// Takes a segment of a request: the whole, with the last.
+    fn segment(&mut self, now: Instant, key: (u16, u64), mad: &Mad) -> Option<Vec<u8>> {
+        self.receivers.retain(|_, (_, until)| *until > now);
+        if self.receivers.len() >= MOST_RECEIVERS && !self.receivers.contains_key(&key) {
+            return None;
+        }
+        let fresh = || (Receiver::new(), now.after(PATIENCE));
+        let (receiver, until) = self.receivers.entry(key).or_insert_with(fresh);
+        // Longer than any request can be.
+        if u32::from_be_bytes([mad[28], mad[29], mad[30], mad[31]]) > MOST_SEGMENTS {
+            self.receivers.remove(&key);
+            return None;
+        }
+        *until = now.after(PATIENCE);
+        let step = receiver.handle(mad);
+        if step.failed {
+            self.receivers.remove(&key);
+        }
+        if let Some(reply) = step.reply {
+            self.send(key.0, reply);
+        }
+        step.done
     }
 
     fn respond(
@@ -136,7 +214,7 @@ impl Admin {
         mad: &Mad,
         answer: Answer,
     ) {
-        let table = asked.method == method::GET_TABLE;
+        let table = matches!(asked.method, method::GET_TABLE | method::GET_MULTI);
         let answer = answer.and_then(|records| match (table, records.len()) {
             (true, _) | (false, 1) => Ok(records),
             (false, 0) => Err(status::NO_RECORDS),
@@ -230,17 +308,19 @@ impl Admin {
         from: &Origin,
         asked: &MadHeader,
         mad: &Mad,
+        query: &[u8],
     ) -> Answer {
-        let query = &mad[DATA..];
+        self.services.retain(|service| service.until.is_none_or(|until| until > now));
         let mask = be64(mad, 48);
         let trusted = be64(mad, 36) == own.sm_key && own.sm_key != 0;
         match (asked.attribute, asked.method) {
             (record::MC_MEMBER, method::SET) => self.join(now, db, own, asker, mask, query),
             (record::MC_MEMBER, method::DELETE) => self.leave(now, own, asker, mask, query),
-            (record::SERVICE, method::SET) => self.offer(asker, from, mask, query),
+            (record::SERVICE, method::SET) => self.offer(now, db, asker, from, mask, query),
             (record::SERVICE, method::DELETE) => self.withdraw(from, mask, query),
             (record::INFORM_INFO, method::SET) => self.reports.subscribe(from.lid, query),
             (record::CLASS_PORT_INFO, method::GET) => Ok(vec![class_port_info(own)]),
+            (record::MULTI_PATH, method::GET_MULTI) => multi_paths(db, mask, query),
             (record::PATH, method::GET | method::GET_TABLE) => {
                 let mut paths = paths(db, mask, query)?;
                 if asked.method == method::GET {
@@ -251,7 +331,29 @@ impl Admin {
             (_, method::GET | method::GET_TABLE) => {
                 let (fields, all) = self.table(db, own, trusted, asked.attribute)?;
                 let mut found = Vec::new();
+                // The capabilities named, whatever others there are (IBA 15.2.5.3).
+                let some = asked.attribute == record::PORT_INFO && asked.modifier >> 31 != 0;
+                let (mask, capabilities) = match some && mask & CAPABILITIES != 0 {
+                    true => (mask & !CAPABILITIES, be64(query, 20) as u32),
+                    false => (mask, 0),
+                };
                 for record in all {
+                    // Which port of an adapter virtual lanes are of does not matter (IBA 15.2.5.4, 15.2.5.9).
+                    let switch = || {
+                        let node = db.of_lid(be16(&record, 0));
+                        node.is_some_and(|node| node.kind() == NodeKind::Switch)
+                    };
+                    let mask = match asked.attribute {
+                        record::SL_TO_VL | record::VL_ARBITRATION
+                            if mask & PORTS != 0 && !switch() =>
+                        {
+                            mask & !if asked.attribute == record::SL_TO_VL { PORTS } else { PORT }
+                        }
+                        _ => mask,
+                    };
+                    if capabilities & !(be64(&record, 20) as u32) != 0 {
+                        continue;
+                    }
                     if records::matches(&record, query, mask, fields).ok_or(status::INVALID)? {
                         found.push(record);
                     }
@@ -270,10 +372,10 @@ impl Admin {
         db: &Db,
         own: &Own,
         trusted: bool,
-        attribute: u16,
+        asked: u16,
     ) -> Result<(&'static [(u16, u16)], Vec<Vec<u8>>), u16> {
         let nodes = db.nodes.values();
-        Ok(match attribute {
+        Ok(match asked {
             record::NODE => (records::NODE, nodes.map(node_record).collect()),
             record::PORT_INFO => (records::PORT_INFO, nodes.flat_map(port_records).collect()),
             record::SWITCH_INFO => (
@@ -288,17 +390,41 @@ impl Admin {
                 };
                 (records::PKEY_TABLE, nodes.filter_map(pkeys).collect())
             }
+            record::GUID_INFO => {
+                let all = nodes.flat_map(|node| tables::records(node, attribute::GUID_INFO));
+                (records::GUID_INFO, all.collect())
+            }
+            record::SL_TO_VL => {
+                (records::SL_TO_VL, nodes.flat_map(tables::service_levels).collect())
+            }
+            record::VL_ARBITRATION => {
+                (records::VL_ARBITRATION, nodes.flat_map(tables::arbitration).collect())
+            }
+            record::LINEAR_FORWARDING => {
+                let of = attribute::LINEAR_FORWARDING;
+                (records::FORWARDING, nodes.flat_map(|node| tables::records(node, of)).collect())
+            }
+            record::MULTICAST_FORWARDING => {
+                let of = attribute::MULTICAST_FORWARDING;
+                let all = nodes.flat_map(|node| tables::records(node, of)).collect();
+                (records::MULTICAST_FORWARDING, all)
+            }
             record::LINK => (records::LINK, link_records(db)),
             record::SM_INFO => {
-                let mut record = own.lid.to_be_bytes().to_vec();
-                record.extend_from_slice(&[0, 0]);
-                record.extend_from_slice(&own.sm_info);
-                // The key is nobody else's business.
-                record[12..20].fill(0);
-                (records::SM_INFO, vec![record])
+                let record = |lid: u16, info: &[u8; 25]| {
+                    let mut record = lid.to_be_bytes().to_vec();
+                    record.extend_from_slice(&[0, 0]);
+                    record.extend_from_slice(info);
+                    // The key is nobody else's business.
+                    record[12..20].fill(0);
+                    record
+                };
+                let other = |(lid, info): &(u16, [u8; 25])| record(*lid, info);
+                let all = std::iter::once(record(own.lid, &own.sm_info));
+                (records::SM_INFO, all.chain(self.managers.iter().map(other)).collect())
             }
             record::SERVICE => {
-                let all = self.services.iter().map(|(_, service)| service.to_vec()).collect();
+                let all = self.services.iter().map(|service| service.record.to_vec()).collect();
                 (records::SERVICE, all)
             }
             record::MC_MEMBER => {
@@ -330,7 +456,7 @@ impl Admin {
         if mask & needed != needed || join == 0 {
             return Err(status::INSUFFICIENT);
         }
-        let (group, port) = (gid_at(&record, 0), gid_at(&record, 16));
+        let (mut group, port) = (gid_at(&record, 0), gid_at(&record, 16));
         // Nobody joins for another.
         if port != asker.gid() {
             return Err(if db.of_gid(&port).is_some() {
@@ -339,7 +465,17 @@ impl Admin {
                 status::INVALID_GID
             });
         }
-        if !group.is_multicast() || group.is_ipv4() {
+        // Who names none gets one (IBA 15.2.5.17.1), for what a group is made with.
+        let unnamed = group == Gid::UNSPECIFIED;
+        if unnamed && (mask & mc::CREATES != mc::CREATES || join & 1 == 0) {
+            return Err(status::INSUFFICIENT);
+        }
+        if unnamed {
+            group = self.free_mgid(own, &record);
+            record[..16].copy_from_slice(&group.0);
+        }
+        let scope = mask & mc::SCOPE == 0 || record[48] >> 4 == group.0[1] & 0x0f;
+        if !group.is_multicast() || group.is_ipv4() || !scope {
             return Err(status::INVALID_GID);
         }
         if let Some(known) = self.groups.get_mut(&group) {
@@ -359,9 +495,14 @@ impl Admin {
             let mlid = self.free_mlid().ok_or(status::NO_RESOURCES)?;
             record[36..38].copy_from_slice(&mlid.to_be_bytes());
             // MTU, rate and life time are exact, and those of the subnet where not asked for.
-            record[38] = 2 << 6 | if mask & 1 << 5 != 0 { record[38] & 0x3f } else { 4 };
-            record[42] = 2 << 6 | if mask & 1 << 9 != 0 { record[42] & 0x3f } else { RATE };
-            record[43] = 2 << 6 | if mask & 1 << 11 != 0 { record[43] & 0x3f } else { LIFE };
+            let chosen = |select: u64, of: u64, at: usize, usual, range| {
+                let selector = if mask & select != 0 { record[at] >> 6 } else { EXACTLY };
+                chosen(selector, (mask & of != 0).then_some(record[at] & 0x3f), usual, range)
+            };
+            let mtu = chosen(1 << 4, 1 << 5, 38, 4, 1..=asker.mtu()).ok_or(status::INVALID)?;
+            let rate = chosen(1 << 8, 1 << 9, 42, RATE, SLOWEST..=RATE).ok_or(status::INVALID)?;
+            let life = chosen(1 << 10, 1 << 11, 43, LIFE, 0..=0x3f).ok_or(status::INVALID)?;
+            (record[38], record[42], record[43]) = (2 << 6 | mtu, 2 << 6 | rate, 2 << 6 | life);
             record[16..32].fill(0);
             record[48] &= 0xf0;
             let members = vec![(port, join)];
@@ -405,27 +546,62 @@ impl Admin {
         }
     }
 
+    /// The GID of a group that was named none: transient, of the scope asked for, behind a signature and the subnet's prefix.
+    fn free_mgid(&self, own: &Own, record: &[u8; 52]) -> Gid {
+        let scope = match record[48] >> 4 {
+            0 => LINK_LOCAL,
+            scope => scope,
+        };
+        let mut gid = Gid([0; 16]);
+        gid.0[..4].copy_from_slice(&[0xff, 0x10 | scope, 0xa0, 0x1b]);
+        gid.0[4..12].copy_from_slice(&own.gid.0[..8]);
+        let named = |number: u32| {
+            let mut gid = gid;
+            gid.0[12..].copy_from_slice(&number.to_be_bytes());
+            gid
+        };
+        let free = (1..).map(named).find(|gid| !self.groups.contains_key(gid));
+        free.unwrap_or(gid)
+    }
+
     fn free_mlid(&self) -> Option<u16> {
         let taken = |mlid: u16| self.groups.values().any(|g| be16(&g.record, 36) == mlid);
         (0..MOST_GROUPS as u16).map(|n| FIRST_MLID + n).find(|mlid| !taken(*mlid))
     }
 
-    fn offer(&mut self, asker: &Node, from: &Origin, mask: u64, query: &[u8]) -> Answer {
-        let mut service = [0; 176];
-        service.copy_from_slice(&query[..176]);
+    #[allow(clippy::too_many_arguments)]
+    fn offer(
+        &mut self,
+        now: Instant,
+        db: &Db,
+        asker: &Node,
+        from: &Origin,
+        mask: u64,
+        query: &[u8],
+    ) -> Answer {
+        let service: [u8; 176] = *query.first_chunk().ok_or(status::INVALID)?;
         // ID, GID and P_Key are what names it.
         if mask & 0b111 != 0b111 {
             return Err(status::INSUFFICIENT);
         }
-        if gid_at(&service, 8) != asker.gid() {
+        // Nobody offers in another's name. One that nobody has may be offered in, as opensm allows: it comes after who has it.
+        let gid = gid_at(&service, 8);
+        if gid != asker.gid() && db.of_gid(&gid).is_some() {
             return Err(status::DENIED);
         }
+        let lease = u32::from_be_bytes([service[28], service[29], service[30], service[31]]);
+        let until = (lease != FOREVER && mask & LEASE != 0)
+            .then(|| now.after(u64::from(lease) * 1_000_000_000));
         let same = |other: &[u8; 176]| other[..26] == service[..26];
         let full = self.services.len() >= MOST_SERVICES;
-        match self.services.iter_mut().find(|(_, other)| same(other)) {
-            Some(known) => *known = (from.lid, service),
+        match self.services.iter_mut().find(|known| same(&known.record)) {
+            // Whose it is, he may change.
+            Some(known) if known.owner != from.lid && gid != asker.gid() => {
+                return Err(status::DENIED);
+            }
+            Some(known) => *known = Service { owner: from.lid, until, record: service },
             None if full => return Err(status::NO_RESOURCES),
-            None => self.services.push((from.lid, service)),
+            None => self.services.push(Service { owner: from.lid, until, record: service }),
         }
         Ok(vec![service.to_vec()])
     }
@@ -434,12 +610,12 @@ impl Admin {
         if mask & 0b111 != 0b111 {
             return Err(status::INSUFFICIENT);
         }
-        let same = |(_, other): &(u16, [u8; 176])| other[..26] == query[..26];
+        let same = |known: &Service| known.record[..26] == query[..26];
         let at = self.services.iter().position(same).ok_or(status::NO_RECORDS)?;
-        if self.services[at].0 != from.lid {
+        if self.services[at].owner != from.lid {
             return Err(status::DENIED);
         }
-        Ok(vec![self.services.swap_remove(at).1.to_vec()])
+        Ok(vec![self.services.swap_remove(at).record.to_vec()])
     }
 
     /// Tells subscribers of a GID.
@@ -448,14 +624,21 @@ impl Admin {
         self.out.extend(sent);
     }
 
+    /// Tells subscribers what a node has said, or would have (IBA 13.4.8.3).
+    pub(super) fn relay(&mut self, now: Instant, notice: &[u8; 64], issuer: &Gid) {
+        let sent = self.reports.relay(now, notice, issuer);
+        self.out.extend(sent);
+    }
+
     /// A port is gone: with it go its memberships, services and subscriptions.
     pub(super) fn forget(&mut self, now: Instant, own: &Own, gid: &Gid, lid: u16) {
         for group in self.groups.values_mut() {
             group.members.retain(|(member, _)| member != gid);
         }
-        self.services.retain(|(owner, _)| *owner != lid);
+        self.services.retain(|service| service.owner != lid);
         self.reports.forget(lid);
         self.senders.retain(|(to, _), _| *to != lid);
+        self.receivers.retain(|(from, _), _| *from != lid);
         self.drop_empty(now, own);
     }
 }
@@ -474,6 +657,23 @@ impl Group {
             true => self.members.iter().map(|(gid, state)| self.member(gid, *state)).collect(),
             false => vec![self.member(&Gid::UNSPECIFIED, 1)],
         }
+    }
+}
+
+/// What a group has, of what a selector asks for: 0 more than, 1 less, 2 exactly, 3 the most there is. None: it cannot be.
+fn chosen(
+    selector: u8,
+    asked: Option<u8>,
+    usual: u8,
+    there: std::ops::RangeInclusive<u8>,
+) -> Option<u8> {
+    let Some(asked) = asked else { return Some(usual) };
+    let (least, most) = there.clone().into_inner();
+    match selector {
+        0 => (asked < most).then_some(most),
+        1 => (asked > least).then(|| most.min(asked - 1)),
+        EXACTLY => there.contains(&asked).then_some(asked),
+        _ => Some(most),
     }
 }
 

@@ -20,6 +20,11 @@ const PAUSES: (u64, u64) = (50_000_000, 800_000_000);
 /// How long the next part of a long answer may take, in nanoseconds.
 const PART: u64 = 1_000_000_000;
 
+/// How long a manager that has only begun is asked again for a path that it says there is none of, and how soon, in
+/// nanoseconds: of two parts of a subnet that become one it may know its own so far.
+const YOUTH: u64 = 500_000_000;
+const AGAIN: u64 = 20_000_000;
+
 /// How long the parts of a long answer that is complete are still acknowledged.
 const LINGER: u64 = 2_000_000_000;
 
@@ -268,6 +273,13 @@ struct Transaction {
     over: Option<Instant>,
 }
 
+impl Open {
+    /// Whether it asks for a path, and there is time left then.
+    fn asks_path(&self, then: Instant) -> bool {
+        (self.query.attribute, self.query.method) == (0x35, method::GET) && then < self.until
+    }
+}
+
 /// What became of a query: the records, or why there are none.
 pub type SaResult = Result<Vec<Vec<u8>>, SaError>;
 
@@ -280,6 +292,8 @@ pub struct SaClient {
     transactions: HashMap<u32, Transaction>,
     out: VecDeque<Mad>,
     events: VecDeque<(QueryId, SaResult)>,
+    /// Until when a manager may not know all yet.
+    young: Instant,
 }
 
 impl SaClient {
@@ -292,6 +306,7 @@ impl SaClient {
             transactions: HashMap::new(),
             out: VecDeque::new(),
             events: VecDeque::new(),
+            young: Instant(0),
         }
     }
 
@@ -313,6 +328,7 @@ impl SaClient {
 
     /// Another manager has the subnet, or the first: what waits is asked at once.
     pub fn ask_anew(&mut self, now: Instant) {
+        self.young = now.after(YOUTH);
         let ids: Vec<QueryId> = self.open.keys().copied().collect();
         for id in ids {
             if let Some(open) = self.open.get_mut(&id) {
@@ -413,7 +429,15 @@ impl SaClient {
             }
             // It is asked again when its pause is over.
             status if status & BUSY != 0 => {}
-            status => self.finish(id, Err(SaError::Status(status))),
+            status => {
+                let error = SaError::Status(status);
+                let again = now.after(AGAIN);
+                let soon = error.is_absent() && again < self.young;
+                match self.open.get_mut(&id).filter(|open| soon && open.asks_path(again)) {
+                    Some(open) => open.next = again,
+                    None => self.finish(id, Err(error)),
+                }
+            }
         }
         true
     }

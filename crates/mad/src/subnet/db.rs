@@ -26,6 +26,8 @@ pub struct Node {
     /// PortInfo by port: of a switch all, of an adapter those that are on this subnet.
     pub(super) ports: BTreeMap<u8, [u8; 64]>,
     pub(super) pkeys: Option<[u8; 64]>,
+    /// Further tables, by attribute and modifier.
+    pub(super) tables: BTreeMap<(u16, u32), [u8; 64]>,
     /// How it is reached.
     pub(super) path: Vec<u8>,
 }
@@ -38,6 +40,7 @@ impl Node {
             switch_info: None,
             ports: BTreeMap::new(),
             pkeys: None,
+            tables: BTreeMap::new(),
             path,
         }
     }

@@ -5,20 +5,18 @@ use std::collections::{BTreeSet, VecDeque};
 use ironverbs_wire::mad::{BASE_VERSION, Mad, MadHeader};
 
 use super::admin::{Admin, Own};
-use super::db::{Db, Node, NodeKind};
-use super::sweep::{Other, Sweep};
+use super::db::{Db, Link, Node, NodeKind};
+use super::reports;
+use super::sweep::{LAST_LID, Other, Sweep};
 use super::{
     Origin, Outgoing, SMP_DATA, SUBN_ADM, SUBN_DIRECTED, SUBN_LID, Way, attribute, be16, be64,
     header, lid_routed, method, smp_data,
 };
-use crate::Instant;
+use crate::{Instant, rmpp};
 
 /// Between two looks at a master, and how often it may be silent, by a manager that stands by; in nanoseconds.
 const POLL: u64 = 250_000_000;
 const SILENT: u32 = 4;
-
-/// The last unicast LID.
-const LAST_LID: u16 = 0xbfff;
 
 /// Port states (IBA 14.2.5.6).
 const INIT: u8 = 2;
@@ -34,6 +32,9 @@ const PATIENCE: u64 = 700_000_000;
 
 /// Queries that may wait for one.
 const MOST_EARLY: usize = 256;
+
+/// LIDs that are kept in mind during a walk.
+const MOST_HEARD: usize = 4096;
 
 /// State of a manager that takes no part.
 const NOT_ACTIVE: u8 = 0;
@@ -109,10 +110,15 @@ pub struct SubnetManager {
     counters: SmCounters,
     /// It became the master, and nobody was told so far: programs are to say anew what they have told the one before.
     fresh: bool,
+    /// LIDs that something came from while it looked.
+    heard: BTreeSet<u16>,
     /// Something changed while it looked.
     again: bool,
-    /// Who is to be master instead, seen to stand by in the walk before: who has only begun to is not ready for it.
-    heir: Option<u64>,
+    /// Who is to be master instead, and since when it is seen to stand by: who has only begun to is not ready for it,
+    /// and a program that is soon over is none.
+    heir: Option<(u64, Instant)>,
+    /// Who was asked to take over, and in which transaction.
+    handing: Option<(u32, Other)>,
     /// Until when it is young.
     grown: Instant,
     /// It was, when it was asked last.
@@ -140,11 +146,13 @@ impl SubnetManager {
             activity: 0,
             counters: SmCounters::default(),
             fresh: false,
+            heard: BTreeSet::new(),
             again: false,
             heir: None,
             grown: now.after(config.youth),
             young: config.youth > 0,
             early: Vec::new(),
+            handing: None,
         }
     }
 
@@ -222,8 +230,11 @@ impl SubnetManager {
         if asked.base_version != BASE_VERSION {
             return;
         }
+        if self.sweep.is_some() && self.heard.len() < MOST_HEARD {
+            self.heard.insert(from.lid);
+        }
         match (from.qpn, asked.class) {
-            (1, SUBN_ADM) if self.is_early(from, &asked) && self.early.len() < MOST_EARLY => {
+            (1, SUBN_ADM) if self.is_early(from, &asked, mad) && self.early.len() < MOST_EARLY => {
                 self.early.push((now.after(PATIENCE), *from, *mad));
                 self.topology_changed(now);
             }
@@ -240,14 +251,17 @@ impl SubnetManager {
     }
 
     /// Whether a query is of a node that the next walk may find. Most who ask do so once, as soon as they are there.
-    fn is_early(&self, from: &Origin, asked: &MadHeader) -> bool {
+    fn is_early(&self, from: &Origin, asked: &MadHeader, mad: &Mad) -> bool {
         let is_known = self.db.of_lid(from.lid).is_some();
         let may_be = match self.role {
             Role::Discovering => true,
-            Role::Master => !is_known,
+            // Of a subnet that it has only begun to manage it may know what was.
+            Role::Master => self.fresh || !is_known,
             Role::Standby => false,
         };
-        may_be && asked.method & method::RESPONSE == 0
+        // What belongs to an answer under way is too late, if anything.
+        let opens = matches!(rmpp::part(mad), rmpp::Part::None | rmpp::Part::Data);
+        may_be && opens && asked.method & method::RESPONSE == 0
     }
 
     /// An answer to a question of ours.
@@ -258,9 +272,17 @@ impl SubnetManager {
             return self.go_on(now);
         }
         let answer = header(mad);
-        if answer.attribute == attribute::SM_INFO && answer.status == 0 {
+        if answer.attribute == attribute::SM_INFO && answer.status & 0x7fff == 0 {
             let data = smp_data(mad);
             let guid = be64(&data, 0);
+            if let Some((tid, heir)) = self.handing
+                && tid == answer.tid as u32
+                && self.role == Role::Master
+            {
+                // It has the subnet from here on, whether or not it says so once more: opensm looks at once who else is
+                // the master, and then waits for somebody who is.
+                return self.stand_by(now, Some(heir));
+            }
             if self.master.is_some_and(|master| master.guid == guid) {
                 self.silent = 0;
                 // It has stepped back, for another perhaps.
@@ -283,21 +305,27 @@ impl SubnetManager {
                 if be64(&data, 8) != self.config.sm_key || !known {
                     return self.tell(from, mad, 7 << 2);
                 }
+                let hands = self.handing.is_some_and(|(_, heir)| heir.lid == from.lid);
                 match (asked.modifier, self.role) {
-                    (HANDOVER, Role::Standby) => {
+                    // A master takes it, too: of a subnet that has become one with its own.
+                    (HANDOVER, Role::Standby | Role::Master) => {
+                        self.fresh |= self.role == Role::Standby;
                         self.role = Role::Master;
-                        self.fresh = true;
                         self.master = None;
                         self.next_poll = None;
                         self.tell(from, mad, 0);
                         self.set_sm_info(from.lid, ACKNOWLEDGE);
-                        self.next_sweep = Some(now);
+                        match self.sweep {
+                            Some(_) => self.again = true,
+                            None => self.next_sweep = Some(now),
+                        }
                     }
-                    (ACKNOWLEDGE, Role::Master) => {
+                    (ACKNOWLEDGE, Role::Master) if hands => {
                         self.tell(from, mad, 0);
-                        let other = self.others.iter().find(|o| o.lid == from.lid).copied();
+                        let other = self.handing.map(|(_, heir)| heir);
                         self.stand_by(now, other);
                     }
+                    (ACKNOWLEDGE, Role::Standby) => self.tell(from, mad, 0),
                     _ => self.tell(from, mad, 7 << 2),
                 }
             }
@@ -305,8 +333,15 @@ impl SubnetManager {
                 let repress = MadHeader { method: method::TRAP_REPRESS, ..*asked };
                 let mad = lid_routed(&repress, self.config.m_key, &data);
                 self.out.push_back(Outgoing { way: by_lid(from.lid), asks: false, mad });
-                if self.role == Role::Master && self.sweep.is_none() {
-                    self.next_sweep = Some(now);
+                if self.role == Role::Master {
+                    self.topology_changed(now);
+                    // Of links and of ports' own changes it tells when it has seen them; so a stranger's word changes nothing.
+                    if !matches!(be16(&data, 4), 128 | 144)
+                        && let Some(node) = self.db.of_lid(be16(&data, 6))
+                        && node.guid() == self.db.of_lid(from.lid).map_or(0, Node::guid)
+                    {
+                        self.admin.relay(now, &data, &node.gid());
+                    }
                 }
             }
             _ => {}
@@ -334,14 +369,16 @@ impl SubnetManager {
         self.out.push_back(Outgoing { way: by_lid(from.lid), asks: false, mad });
     }
 
-    fn set_sm_info(&mut self, lid: u16, modifier: u32) {
+    fn set_sm_info(&mut self, lid: u16, modifier: u32) -> u32 {
         let mut data = [0; 64];
         data[..25].copy_from_slice(&self.sm_info(self.config.sm_key));
-        self.ask_sm(lid, method::SET, modifier, &data);
+        self.ask_sm(lid, method::SET, modifier, &data)
     }
 
-    fn ask_sm(&mut self, lid: u16, method: u8, modifier: u32, data: &[u8; 64]) {
-        let tid = self.next_tid().into();
+    /// The transaction's number.
+    fn ask_sm(&mut self, lid: u16, method: u8, modifier: u32, data: &[u8; 64]) -> u32 {
+        let number = self.next_tid();
+        let tid = number.into();
         let attribute = attribute::SM_INFO;
         let asked = MadHeader {
             base_version: BASE_VERSION,
@@ -354,6 +391,7 @@ impl SubnetManager {
         };
         let mad = lid_routed(&asked, self.config.m_key, data);
         self.out.push_back(Outgoing { way: by_lid(lid), asks: true, mad });
+        number
     }
 
     fn look_anew(&mut self, now: Instant) {
@@ -369,6 +407,7 @@ impl SubnetManager {
         self.sweep = None;
         self.fresh = false;
         self.early.clear();
+        self.handing = None;
         self.master = master;
         self.silent = 0;
         self.next_sweep = None;
@@ -383,7 +422,8 @@ impl SubnetManager {
             self.go_on(now);
         } else if self.next_sweep.is_some_and(|at| at <= now) && self.role != Role::Standby {
             self.next_sweep = None;
-            self.sweep = Some(Sweep::start(self.config.port_guid, self.config.m_key));
+            self.heard.clear();
+            self.sweep = Some(Sweep::start(self.config.port_guid, self.config.m_key, &self.db));
             self.go_on(now);
         }
         if self.next_poll.is_some_and(|at| at <= now) {
@@ -433,7 +473,8 @@ impl SubnetManager {
         }
         let rival = master.filter(|other| better(&other));
         if let Some(rival) = rival {
-            // Two subnets that have become one: the better stays.
+            // Two subnets that have become one: the better stays, and may wait to be told so (IBA 14.4.1).
+            self.set_sm_info(rival.lid, HANDOVER);
             return self.adopt(now, sweep, Some(rival));
         }
         let mended = self.mend(&mut sweep);
@@ -444,7 +485,9 @@ impl SubnetManager {
         self.counters.sweeps += 1;
         self.counters.packets += sweep.sent;
         self.fresh = false;
+        self.keep_heard(&mut sweep.found);
         self.take_over(now, sweep.found);
+        self.admin.managers = self.others.iter().map(Other::sm_info).collect();
         let own = self.own();
         for (until, from, mad) in std::mem::take(&mut self.early) {
             // That its cable leads somewhere again may be found out later than that it asks.
@@ -457,10 +500,12 @@ impl SubnetManager {
         let again = std::mem::take(&mut self.again);
         self.next_sweep = Some(if again { now } else { now.after(self.config.period) });
         let heir = above.filter(|other| other.state == Role::Standby as u8 && other.lid != 0);
-        let ready = heir.filter(|heir| self.heir == Some(heir.guid));
-        self.heir = heir.map(|heir| heir.guid);
+        let since = |guid| self.heir.filter(|(known, _)| *known == guid).map_or(now, |(_, at)| at);
+        self.heir = heir.map(|heir| (heir.guid, since(heir.guid)));
+        let long = |(_, at): (u64, Instant)| at.after(self.config.period) <= now;
+        let ready = heir.filter(|_| self.heir.is_some_and(long));
         if let Some(heir) = ready {
-            self.set_sm_info(heir.lid, HANDOVER);
+            self.handing = Some((self.set_sm_info(heir.lid, HANDOVER), heir));
         }
     }
 
@@ -541,6 +586,19 @@ impl SubnetManager {
         any
     }
 
+    /// A node that has said something since the walk began has come again behind it: the next will find it. What it has
+    /// asked for in the meantime would be lost with it.
+    fn keep_heard(&mut self, found: &mut Db) {
+        for (guid, node) in &self.db.nodes {
+            if self.heard.contains(&node.lid()) && !found.nodes.contains_key(guid) {
+                found.nodes.insert(*guid, node.clone());
+                let of = |link: &&Link| link.from.0 == *guid || link.to.0 == *guid;
+                found.links.extend(self.db.links.iter().filter(of).copied());
+                self.again = true;
+            }
+        }
+    }
+
     /// What a walk has found is what there is.
     fn take_over(&mut self, now: Instant, found: Db) {
         let before = std::mem::replace(&mut self.db, found);
@@ -550,6 +608,7 @@ impl SubnetManager {
             let nodes = db.nodes.iter().filter(|(_, node)| node.kind() == NodeKind::Ca);
             nodes.map(|(guid, node)| (*guid, node.gid(), node.lid())).collect()
         };
+        self.changes(now, &before);
         let (old, new) = (adapters(&before), adapters(&self.db));
         for (guid, gid, lid) in &old {
             if !new.iter().any(|(other, ..)| other == guid) {
@@ -561,6 +620,36 @@ impl SubnetManager {
             if !old.iter().any(|(other, ..)| other == guid) && !old.is_empty() {
                 self.admin.report(now, &own, 64, *gid);
             }
+        }
+    }
+
+    /// Tells of what nodes that were there before say otherwise: links of switches, capabilities, names.
+    fn changes(&mut self, now: Instant, before: &Db) {
+        let mut notices = Vec::new();
+        for (guid, node) in &self.db.nodes {
+            let Some(was) = before.nodes.get(guid).filter(|was| was.lid() == node.lid()) else {
+                continue;
+            };
+            let is_switch = node.kind() == NodeKind::Switch;
+            let end = node.end_port();
+            let links = |node: &Node| -> Vec<(u8, bool)> {
+                let ports = node.ports.iter().filter(|(port, _)| **port != end);
+                ports.map(|(port, info)| (*port, info[32] & 0x0f >= INIT)).collect()
+            };
+            if is_switch && links(node) != links(was) {
+                notices.push((reports::link_state_changed(node.lid()), node.gid()));
+            }
+            let capabilities = |node: &Node| node.ports.get(&end).map(|info| be64(info, 16) as u32);
+            let name = node.description != was.description;
+            if let (Some(now), Some(before)) = (capabilities(node), capabilities(was))
+                && (now != before || name)
+            {
+                let notice = reports::local_changes(node.lid(), is_switch, now, name);
+                notices.push((notice, node.gid()));
+            }
+        }
+        for (notice, issuer) in notices {
+            self.admin.relay(now, &notice, &issuer);
         }
     }
 

@@ -19,6 +19,7 @@ mod paths;
 mod records;
 mod reports;
 mod sweep;
+mod tables;
 
 pub use cache::PathCache;
 pub use client::{
@@ -43,6 +44,7 @@ pub(crate) mod method {
     pub(crate) const REPORT: u8 = 0x06;
     pub(crate) const TRAP_REPRESS: u8 = 0x07;
     pub(crate) const GET_TABLE: u8 = 0x12;
+    pub(crate) const GET_MULTI: u8 = 0x14;
     pub(crate) const DELETE: u8 = 0x15;
     pub(crate) const RESPONSE: u8 = 0x80;
 }
@@ -54,8 +56,11 @@ pub(crate) mod attribute {
     pub(crate) const NODE_DESCRIPTION: u16 = 0x10;
     pub(crate) const NODE_INFO: u16 = 0x11;
     pub(crate) const SWITCH_INFO: u16 = 0x12;
+    pub(crate) const GUID_INFO: u16 = 0x14;
     pub(crate) const PORT_INFO: u16 = 0x15;
     pub(crate) const PKEY_TABLE: u16 = 0x16;
+    pub(crate) const LINEAR_FORWARDING: u16 = 0x19;
+    pub(crate) const MULTICAST_FORWARDING: u16 = 0x1b;
     pub(crate) const SM_INFO: u16 = 0x20;
 }
 

@@ -32,8 +32,8 @@ pub(super) fn paths(db: &Db, mask: u64, query: &[u8]) -> Answer {
     let ends = |by_gid: u64, gid_place: usize, by_lid: u64, lid_place: usize| {
         let node = match (mask & by_gid != 0, mask & by_lid != 0) {
             (false, false) => {
-                let adapters = db.nodes.values().filter(|node| node.kind() == NodeKind::Ca);
-                return Ok(adapters.collect::<Vec<_>>());
+                let ends = db.nodes.values().filter(|node| node.kind() != NodeKind::Other);
+                return Ok(ends.collect::<Vec<_>>());
             }
             (true, _) => db.of_gid(&gid_at(query, gid_place)).ok_or(status::INVALID_GID)?,
             (false, true) => db.of_lid(be16(query, lid_place)).ok_or(status::NO_RECORDS)?,
@@ -51,6 +51,43 @@ pub(super) fn paths(db: &Db, mask: u64, query: &[u8]) -> Answer {
                 return Err(status::NO_RESOURCES);
             }
             found.extend(path_between(source, target, mask, query));
+        }
+    }
+    Ok(found)
+}
+
+/// Where MultiPathRecord (IBA 15.2.5.20) has what PathRecord has, too: component bits of both.
+const ALIKE: [(u64, u64); 6] = [
+    (1 << 7, path::PKEY),
+    (1 << 9, path::SL),
+    (1 << 10, path::MTU_SELECTOR),
+    (1 << 11, path::MTU),
+    (1 << 12, path::RATE_SELECTOR),
+    (1 << 13, path::RATE),
+];
+const SGID_COUNT: u64 = 1 << 19;
+const DGID_COUNT: u64 = 1 << 20;
+const GIDS: usize = 24;
+
+/// Paths from each of several GIDs to each of several.
+pub(super) fn multi_paths(db: &Db, mask: u64, query: &[u8]) -> Answer {
+    if mask & (SGID_COUNT | DGID_COUNT) != SGID_COUNT | DGID_COUNT || query.len() < GIDS {
+        return Err(status::INSUFFICIENT);
+    }
+    let (from, to) = (usize::from(query[15]), usize::from(query[16]));
+    if from == 0 || to == 0 || query.len() < GIDS + 16 * (from + to) {
+        return Err(status::INVALID);
+    }
+    let mut one = [0; 64];
+    // P_Key, SL, MTU, rate.
+    one[50..56].copy_from_slice(&query[6..12]);
+    let alike = ALIKE.iter().filter(|(multi, _)| mask & multi != 0);
+    let mask = alike.fold(0, |mask, (_, bit)| mask | bit);
+    let node = |at| db.of_gid(&gid_at(query, GIDS + 16 * at)).ok_or(status::INVALID_GID);
+    let mut found = Vec::new();
+    for source in 0..from {
+        for target in from..from + to {
+            found.extend(path_between(node(source)?, node(target)?, mask, &one));
         }
     }
     Ok(found)

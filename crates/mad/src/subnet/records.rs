@@ -39,9 +39,40 @@ pub(super) const SM_INFO: &[Field] =
 /// P_KeyTableRecord: LID, block, port.
 pub(super) const PKEY_TABLE: &[Field] = &[(0, 16), (16, 16), (32, 8)];
 
-/// ServiceRecord: ID, GID, P_Key, lease, key, name, data.
-pub(super) const SERVICE: &[Field] =
-    &[(0, 64), (64, 128), (192, 16), (224, 32), (256, 128), (384, 512)];
+/// ServiceRecord: ID, GID, P_Key, reserved, lease, key, name, data in 8, 16, 32 and 64 bits.
+pub(super) const SERVICE: &[Field] = &{
+    let mut fields = [(0, 0); 37];
+    let head = [(0, 64), (64, 128), (192, 16), (208, 16), (224, 32), (256, 128), (384, 512)];
+    let (mut at, mut start) = (0, 896);
+    while at < fields.len() {
+        let size = match at {
+            0..7 => 0,
+            7..23 => 8,
+            23..31 => 16,
+            31..35 => 32,
+            _ => 64,
+        };
+        fields[at] = if size == 0 { head[at] } else { (start, size) };
+        start += size;
+        at += 1;
+    }
+    fields
+};
+
+/// GUIDInfoRecord: LID, block.
+pub(super) const GUID_INFO: &[Field] = &[(0, 16), (16, 8)];
+
+/// SLtoVLMappingTableRecord: LID, port in, port out.
+pub(super) const SL_TO_VL: &[Field] = &[(0, 16), (16, 8), (24, 8)];
+
+/// VLArbitrationTableRecord: LID, port, block.
+pub(super) const VL_ARBITRATION: &[Field] = &[(0, 16), (16, 8), (24, 8)];
+
+/// LinearForwardingTableRecord: LID, block.
+pub(super) const FORWARDING: &[Field] = &[(0, 16), (16, 16)];
+
+/// MulticastForwardingTableRecord: LID, position, reserved, block.
+pub(super) const MULTICAST_FORWARDING: &[Field] = &[(0, 16), (16, 4), (20, 3), (23, 9)];
 
 /// InformInfoRecord: subscriber, number.
 pub(super) const INFORM: &[Field] = &[(0, 128), (128, 16)];

@@ -17,6 +17,10 @@ const MOST_REPORTS: usize = 65_536;
 const PAUSE: u64 = 50_000_000;
 const RETRIES: u32 = 4;
 
+/// Kinds of generic notices (IBA 13.4.8.2).
+const URGENT: u8 = 1;
+const INFORMATIONAL: u8 = 4;
+
 /// Bytes of InformInfo.
 const INFORM: usize = 36;
 
@@ -95,6 +99,16 @@ impl Reports {
         trap: u16,
         subject: Gid,
     ) -> Vec<Outgoing> {
+        // The producer is the class manager.
+        let mut notice = generic(INFORMATIONAL, 4, trap, own.lid);
+        // Behind the count and six bytes that mean nothing.
+        notice[16..32].copy_from_slice(&subject.0);
+        self.relay(now, &notice, &own.gid)
+    }
+
+    /// Tells subscribers what the Notice of a node at a GID says (IBA 13.4.8.3).
+    pub(super) fn relay(&mut self, now: Instant, notice: &[u8; 64], issuer: &Gid) -> Vec<Outgoing> {
+        let trap = be16(notice, 4);
         let wants = |inform: &&Inform| inform.trap == trap || inform.trap == 0xffff;
         let to: Vec<Inform> = self.informs.iter().filter(wants).copied().collect();
         let mut sent = Vec::with_capacity(to.len());
@@ -111,15 +125,8 @@ impl Reports {
             };
             let mut mad: Mad = [0; 256];
             mad[..24].copy_from_slice(&header.emit());
-            let notice = &mut mad[DATA..];
-            // Generic, informational; the producer is the class manager.
-            notice[0] = 0x80 | 4;
-            notice[3] = 4;
-            notice[4..6].copy_from_slice(&trap.to_be_bytes());
-            notice[6..8].copy_from_slice(&own.lid.to_be_bytes());
-            // Behind the count and six bytes that mean nothing.
-            notice[16..32].copy_from_slice(&subject.0);
-            notice[64..80].copy_from_slice(&own.gid.0);
+            mad[DATA..DATA + 64].copy_from_slice(notice);
+            mad[DATA + 64..DATA + 80].copy_from_slice(&issuer.0);
             let way = Way::Lid { lid: inform.lid, qpn: inform.qpn };
             let outgoing = Outgoing { way, asks: true, mad };
             sent.push(outgoing.clone());
@@ -174,4 +181,32 @@ impl Reports {
 /// The GID of a LID that nobody has.
 pub(super) fn nobody() -> Gid {
     gid(0, 0)
+}
+
+/// A generic Notice (IBA 13.4.8.2) without details.
+fn generic(kind: u8, producer: u8, trap: u16, issuer: u16) -> [u8; 64] {
+    let mut notice = [0; 64];
+    notice[0] = 0x80 | kind;
+    notice[3] = producer;
+    notice[4..6].copy_from_slice(&trap.to_be_bytes());
+    notice[6..8].copy_from_slice(&issuer.to_be_bytes());
+    notice
+}
+
+/// Trap 128: the state of a port of the switch with a LID has changed.
+pub(super) fn link_state_changed(switch: u16) -> [u8; 64] {
+    let mut notice = generic(URGENT, 2, 128, switch);
+    notice[10..12].copy_from_slice(&switch.to_be_bytes());
+    notice
+}
+
+/// Trap 144: the capability mask of the port with a LID has changed, or what its node is called.
+pub(super) fn local_changes(lid: u16, switch: bool, capabilities: u32, name: bool) -> [u8; 64] {
+    let mut notice = generic(INFORMATIONAL, if switch { 2 } else { 1 }, 144, lid);
+    // Behind the count and 16 bits that mean nothing: LID, OtherLocalChanges, CapabilityMask, which of them.
+    notice[12..14].copy_from_slice(&lid.to_be_bytes());
+    notice[15] = u8::from(name);
+    notice[16..20].copy_from_slice(&capabilities.to_be_bytes());
+    notice[21] = u8::from(name);
+    notice
 }

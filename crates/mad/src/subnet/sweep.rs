@@ -1,9 +1,10 @@
 //! Finding the nodes of the subnet, port by port, by directed-route packets.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use ironverbs_wire::mad::{BASE_VERSION, Mad, MadHeader};
 
+use super::attribute::{GUID_INFO, LINEAR_FORWARDING, MULTICAST_FORWARDING};
 use super::db::{Db, Link, Node, NodeKind};
 use super::{Outgoing, Way, attribute, directed, header, lid_routed, method, smp_data};
 use crate::Instant;
@@ -19,8 +20,20 @@ const RETRIES: u32 = 3;
 const MOST_NODES: usize = 48 * 1024;
 const MOST_HOPS: usize = 62;
 
+/// The last unicast LID.
+pub(super) const LAST_LID: u16 = 0xbfff;
+
 /// In a port's capability mask: a subnet manager is there.
 const IS_SM: u32 = 1 << 1;
+
+/// Tables of a node that are asked for, by attribute and modifier: the first block of GUIDs, and of the LIDs. Further blocks
+/// are asked for when the node says that it has them.
+const ADAPTER_TABLES: [(u16, u32); 1] = [(GUID_INFO, 0)];
+const SWITCH_TABLES: [(u16, u32); 3] =
+    [(GUID_INFO, 0), (LINEAR_FORWARDING, 0), (MULTICAST_FORWARDING, 0)];
+
+/// LIDs of a block of a switch's table.
+const BLOCK: u16 = 64;
 
 /// A question to a node.
 #[derive(Clone, Debug)]
@@ -49,7 +62,19 @@ pub(super) struct Other {
     pub(super) guid: u64,
     pub(super) priority: u8,
     pub(super) state: u8,
+    pub(super) activity: u32,
     pub(super) lid: u16,
+}
+
+impl Other {
+    /// Its LID, and SMInfo as far as it is others' business (IBA 14.2.5.13).
+    pub(super) fn sm_info(&self) -> (u16, [u8; 25]) {
+        let mut info = [0; 25];
+        info[..8].copy_from_slice(&self.guid.to_be_bytes());
+        info[16..20].copy_from_slice(&self.activity.to_be_bytes());
+        info[20] = self.priority << 4 | self.state;
+        (self.lid, info)
+    }
 }
 
 /// A walk over the subnet.
@@ -59,6 +84,8 @@ pub(super) struct Sweep {
     asked: HashMap<u32, Asked>,
     pub(super) found: Db,
     pub(super) others: Vec<Other>,
+    /// Tables of nodes as they were found in the walk before: they are asked for once.
+    before: HashMap<u64, BTreeMap<(u16, u32), [u8; 64]>>,
     m_key: u64,
     own: u64,
     pub(super) sent: u64,
@@ -68,8 +95,10 @@ pub(super) struct Sweep {
 
 impl Sweep {
     /// Starts at the port with the GUID `own`.
-    pub(super) fn start(own: u64, m_key: u64) -> Sweep {
-        let mut sweep = Sweep { m_key, own, ..Sweep::default() };
+    pub(super) fn start(own: u64, m_key: u64, known: &Db) -> Sweep {
+        let full = known.nodes.iter().filter(|(_, node)| !node.tables.is_empty());
+        let before = full.map(|(guid, node)| (*guid, node.tables.clone())).collect();
+        let mut sweep = Sweep { before, m_key, own, ..Sweep::default() };
         sweep.get(&[], attribute::NODE_INFO, 0, None, 0);
         sweep
     }
@@ -88,6 +117,12 @@ impl Sweep {
     ) {
         let path = path.to_vec();
         self.queue.push_back(Question { path, attribute, modifier, through, node, set: None });
+    }
+
+    fn get_tables(&mut self, path: &[u8], node: u64, tables: &[(u16, u32)]) {
+        for (attribute, modifier) in tables {
+            self.get(path, *attribute, *modifier, None, node);
+        }
     }
 
     /// Asks a node to take over PortInfo.
@@ -188,6 +223,7 @@ impl Sweep {
                     guid: super::be64(data, 0),
                     priority: data[20] >> 4,
                     state: data[20] & 0x0f,
+                    activity: super::be64(data, 12) as u32,
                     lid: 0,
                 };
                 other.lid = self.found.nodes.get(node).map_or(0, Node::lid);
@@ -205,6 +241,16 @@ impl Sweep {
                 let mut info = [0; 20];
                 info.copy_from_slice(&data[..20]);
                 known.switch_info = Some(info);
+                let has: Vec<u32> = known.tables.keys().map(|(_, block)| *block).collect();
+                let top = u16::from_be_bytes([data[6], data[7]]).min(LAST_LID);
+                let path = path.clone();
+                let node = *node;
+                for block in (1..=u32::from(top / BLOCK)).filter(|block| !has.contains(block)) {
+                    self.get(&path, LINEAR_FORWARDING, block, None, node);
+                }
+            }
+            GUID_INFO | LINEAR_FORWARDING | MULTICAST_FORWARDING => {
+                known.tables.insert((question.attribute, *modifier), *data);
             }
             attribute::PORT_INFO => {
                 known.ports.insert(port, *data);
@@ -233,7 +279,7 @@ impl Sweep {
     fn found_node(&mut self, question: &Question, data: &[u8; 64]) {
         let mut info = [0; 40];
         info.copy_from_slice(&data[..40]);
-        let node = Node::new(info, question.path.clone());
+        let mut node = Node::new(info, question.path.clone());
         let (guid, local) = (node.guid(), info[36]);
         if let Some(from) = question.through {
             let (there, back) = (Link { from, to: (guid, local) }, (guid, local));
@@ -246,18 +292,28 @@ impl Sweep {
         if self.found.nodes.contains_key(&guid) || self.found.nodes.len() >= MOST_NODES {
             return;
         }
+        if let Some(tables) = self.before.remove(&guid) {
+            node.tables = tables;
+        }
         let path = question.path.as_slice();
         self.get(path, attribute::NODE_DESCRIPTION, 0, None, guid);
         match node.kind() {
             NodeKind::Switch => {
                 self.get(path, attribute::SWITCH_INFO, 0, None, guid);
+                self.get(path, attribute::PKEY_TABLE, 0, None, guid);
                 for port in 0..=info[3] {
                     self.get(path, attribute::PORT_INFO, port.into(), None, guid);
+                }
+                if node.tables.is_empty() {
+                    self.get_tables(path, guid, &SWITCH_TABLES);
                 }
             }
             _ => {
                 self.get(path, attribute::PORT_INFO, local.into(), None, guid);
                 self.get(path, attribute::PKEY_TABLE, 0, None, guid);
+                if node.tables.is_empty() {
+                    self.get_tables(path, guid, &ADAPTER_TABLES);
+                }
             }
         }
         self.found.nodes.insert(guid, node);

@@ -249,3 +249,21 @@ fn notices_come_until_they_are_acknowledged() {
     let refused = pair.ask(SaQuery::inform(67, false), SECOND).unwrap_err();
     assert_eq!(refused, SaError::Status(0x0200), "what was never subscribed to");
 }
+
+#[test]
+fn a_manager_that_has_just_begun_is_asked_again() {
+    let mut pair = Pair::new(4, 3);
+    let (own, unknown) = (pair.gid(1), "fe80::9:9".parse().unwrap());
+    let query = || SaQuery::path(&own, &unknown, None);
+    pair.client.ask_anew(pair.fabric.now);
+    let begun = pair.fabric.now.0;
+    assert_eq!(pair.ask(query(), SECOND), Err(SaError::Status(0x0500)));
+    let waited = pair.fabric.now.0 - begun;
+    assert!((400 * MS..SECOND).contains(&waited), "{waited}");
+    // It is old enough; and whoever has no time is told at once.
+    let then = pair.fabric.now;
+    assert_eq!(pair.ask(query(), SECOND), Err(SaError::Status(0x0500)));
+    pair.client.ask_anew(then);
+    assert_eq!(pair.ask(query(), 10 * MS), Err(SaError::Status(0x0500)));
+    assert_eq!(pair.fabric.now, then);
+}

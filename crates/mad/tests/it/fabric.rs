@@ -23,6 +23,8 @@ pub(crate) struct Fabric {
     pub(crate) managers: BTreeMap<usize, SubnetManager>,
     pub(crate) rng: Rng,
     pub(crate) loss: u64,
+    /// What is always lost.
+    pub(crate) drops: Option<fn(&Mad) -> bool>,
     /// What came to QP1 of nodes without a manager.
     pub(crate) received: Vec<(usize, Mad)>,
     m_key: u64,
@@ -38,6 +40,7 @@ impl Fabric {
             managers: BTreeMap::new(),
             rng: Rng(seed),
             loss: 0,
+            drops: None,
             received: Vec::new(),
             m_key: 0,
         };
@@ -160,7 +163,8 @@ impl Fabric {
                 data[20..28].copy_from_slice(&(node.guid + u64::from(!node.switch)).to_be_bytes());
                 data[36] = entered;
             }
-            (0x12, 1) if node.switch => data[0] = 0x40,
+            // LinearFDBTop: three blocks.
+            (0x12, 1) if node.switch => (data[0], data[7]) = (0x40, 130),
             (0x15, 1 | 2) if port < node.ports.len() => {
                 if asked.method == 2 && key == m_key {
                     let given = &mad[64..128];
@@ -175,6 +179,11 @@ impl Fabric {
                 }
                 data = node.ports[port];
             }
+            (0x14, 1) => {
+                data[..8].copy_from_slice(&(node.guid + u64::from(!node.switch)).to_be_bytes());
+            }
+            (0x19, 1) if node.switch => data[0] = asked.modifier as u8,
+            (0x1b, 1) if node.switch => data[1] = 6,
             (0x16, 1) => data[..4].copy_from_slice(&[0xff, 0xff, 0x12, 0x34]),
             _ => status = 3 << 2,
         }
@@ -187,7 +196,7 @@ impl Fabric {
     fn send(&mut self, from: usize, outgoing: Outgoing) {
         let Outgoing { way, mad, .. } = outgoing;
         let lost = |fabric: &mut Fabric| fabric.rng.percent(fabric.loss);
-        if lost(self) {
+        if lost(self) || self.drops.is_some_and(|drops| drops(&mad)) {
             return;
         }
         let (to, entered, qpn) = match &way {

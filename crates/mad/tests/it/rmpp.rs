@@ -1,7 +1,7 @@
 //! Messages of many segments.
 
 use ironverbs_mad::Instant;
-use ironverbs_mad::rmpp::{Receiver, Sender, data_offset, is_active};
+use ironverbs_mad::rmpp::{Receiver, Sender, data_offset, is_active, is_long};
 use ironverbs_wire::mad::Mad;
 
 use crate::support::{MS, Rng, SECOND};
@@ -107,4 +107,17 @@ fn garbage_ends_in_order() {
             }
         }
     }
+}
+
+#[test]
+fn the_flag_alone_asks_for_segments() {
+    // As opensm does; a message shorter than a MAD then keeps its length.
+    let mut message = vec![0; 56 + 4 * 8];
+    (message[0], message[1], message[3]) = (1, 3, 0x92);
+    assert!(!is_long(&message));
+    message[26] = 1;
+    assert!(is_long(&message));
+    // An acknowledgement is none.
+    message[25] = 2;
+    assert!(!is_long(&message));
 }

@@ -1,7 +1,7 @@
 //! The subnet manager and administrator.
 
 use ironverbs_mad::Instant;
-use ironverbs_mad::rmpp::{Receiver, is_active};
+use ironverbs_mad::rmpp::{Receiver, Sender, is_active};
 use ironverbs_mad::subnet::{NodeKind, Origin, Role, SmConfig, SubnetManager};
 use ironverbs_wire::mad::{Mad, MadHeader};
 
@@ -11,6 +11,7 @@ use crate::support::{Rng, SECOND};
 const GET: u8 = 1;
 const SET: u8 = 2;
 const GET_TABLE: u8 = 0x12;
+const GET_MULTI: u8 = 0x14;
 const DELETE: u8 = 0x15;
 
 fn query(method: u8, attribute: u16, mask: u64, data: &[u8]) -> Mad {
@@ -141,6 +142,29 @@ fn one_master_by_priority_and_guid_and_a_heir_when_it_dies() {
     }
 }
 
+/// Whether a MAD is a Set or Get of SMInfo with that modifier.
+fn is_sm_info(mad: &Mad, method: u8, modifier: u8) -> bool {
+    (mad[3], mad[17], mad[23]) == (method, 0x20, modifier)
+}
+
+#[test]
+fn who_has_handed_over_is_master_no_more() {
+    // The heir answers and does not acknowledge, as opensm.
+    let mut fabric = managed(5);
+    fabric.drops = Some(|mad| is_sm_info(mad, SET, 2));
+    fabric.manage(3, 9);
+    fabric.run(5 * SECOND);
+    let roles = |fabric: &Fabric| [0, 3].map(|node| fabric.managers[&node].role());
+    assert_eq!(roles(&fabric), [Role::Standby, Role::Master]);
+    assert_eq!(fabric.managers[&0].master_lid(), Some(fabric.lid(3)));
+    // The answer is lost as well: the better of two masters is told that it is.
+    let mut fabric = managed(5);
+    fabric.drops = Some(|mad| is_sm_info(mad, SET, 2) || is_sm_info(mad, 0x81, 1));
+    fabric.manage(3, 9);
+    fabric.run(8 * SECOND);
+    assert_eq!(roles(&fabric), [Role::Standby, Role::Master]);
+}
+
 #[test]
 fn who_asks_before_it_is_known_is_answered_when_it_is() {
     let mut fabric = managed(6);
@@ -155,6 +179,31 @@ fn who_asks_before_it_is_known_is_answered_when_it_is() {
     let answers = std::mem::take(&mut fabric.received);
     let [(to, answer)] = answers.as_slice() else { panic!("{} answers", answers.len()) };
     assert_eq!((*to, answer[3], &answer[4..6]), (3, 0x81, &[0, 0][..]));
+}
+
+#[test]
+fn who_comes_again_behind_a_walk_keeps_what_it_asked_for() {
+    let mut fabric = managed(12);
+    fabric.kill(5);
+    // A walk begins that does not find it; an answer that it waits for keeps it from ending.
+    fabric.drops = Some(|mad| mad[1] == 0x81 && mad[17] == 0x16);
+    fabric.run(SECOND / 20);
+    let now = fabric.now;
+    fabric.managers.get_mut(&0).unwrap().topology_changed(now);
+    fabric.run(SECOND / 20);
+    fabric.revive(5);
+    fabric.received.clear();
+    let mut inform = vec![0; 36];
+    inform[22..24].copy_from_slice(&[1, 1]);
+    inform[24..28].fill(0xff);
+    assert_eq!(ask_from(&mut fabric, 5, &query(SET, 0x03, 0, &inform)).0, 0);
+    fabric.drops = None;
+    fabric.run(3 * SECOND);
+    // It is subscribed.
+    fabric.kill(7);
+    fabric.run(3 * SECOND);
+    let gone = |(node, mad): &(usize, Mad)| *node == 5 && (mad[3], mad[61]) == (6, 65);
+    assert!(fabric.received.iter().any(gone));
 }
 
 #[test]
@@ -198,6 +247,15 @@ fn records_by_component() {
         ask(&mut fabric, 1, 0, &query(GET_TABLE, 0x33, 1, &lid)).1[0][8..12],
         [0xff, 0xff, 0x12, 0x34]
     );
+    // Ports with some capabilities, whatever others they have: who is a manager's.
+    fabric.nodes[7].ports[1][20] = 0x12;
+    fabric.run(2 * SECOND);
+    let mut able = [0; 28];
+    able[24] = 0x10;
+    let mut mad = query(GET_TABLE, 0x12, 1 << 7, &able);
+    assert_eq!(ask(&mut fabric, 1, 0, &mad).1.len(), 0);
+    mad[20] = 0x80;
+    assert_eq!(ask(&mut fabric, 1, 0, &mad).1.len(), 1);
     let (_, sm) = ask(&mut fabric, 1, 0, &query(GET, 0x18, 0, &[]));
     assert_eq!(
         (sm[0][..2].to_vec(), sm[0][24]),
@@ -205,6 +263,112 @@ fn records_by_component() {
     );
     assert_eq!(sm[0][12..20], [0; 8], "the SM_Key is nobody's business");
     assert_eq!(ask(&mut fabric, 1, 0, &query(GET, 0x01, 0, &[])).0, 0);
+}
+
+#[test]
+fn tables_of_nodes() {
+    let mut fabric = managed(9);
+    // For each its kind of node: records, and what is in one of them behind its names.
+    let (adapters, switches) = (9, 2);
+    for (attribute, count, at, value) in [
+        (0x30, adapters + switches, 11, 0),
+        // Each port of a switch with each, and four blocks of each port: of all virtual lanes there is one.
+        (0x13, adapters + 9 * 9 * switches, 8, 0),
+        (0x36, 4 * (adapters + 9 * switches), 8, 0),
+        (0x15, 3 * switches, 8, 0),
+        (0x17, switches, 9, 6),
+    ] {
+        let (status, all) = ask(&mut fabric, 1, 0, &query(GET_TABLE, attribute, 0, &[]));
+        assert_eq!((status, all.len()), (0, count), "{attribute:#x}");
+        assert_eq!(all[0][at], value, "{attribute:#x}");
+    }
+    // A block of a switch, by LID and number; a port's GUIDs.
+    let switch = fabric.lid(9).to_be_bytes();
+    let block = [switch[0], switch[1], 0, 2];
+    let (status, of) = ask(&mut fabric, 1, 0, &query(GET, 0x15, 0b11, &block));
+    assert_eq!((status, of[0][8]), (0, 2));
+    let block = [switch[0], switch[1], 0, 3];
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET, 0x15, 0b11, &block)).0, 0x0300);
+    let lid = fabric.lid(4).to_be_bytes();
+    let (_, guids) = ask(&mut fabric, 1, 0, &query(GET, 0x30, 1, &lid));
+    assert_eq!(guids[0][8..16], (fabric.nodes[4].guid + 1).to_be_bytes());
+    // They are asked for once.
+    let before = fabric.managers[&0].counters();
+    fabric.run(2 * SECOND);
+    let after = fabric.managers[&0].counters();
+    let each = (after.packets - before.packets) / (after.sweeps - before.sweeps);
+    assert!(each < 80, "{each} packets a walk, without tables");
+}
+
+/// A MultiPathRecord of those GIDs.
+fn multi_path(fabric: &Fabric, from: &[usize], to: &[usize]) -> Vec<u8> {
+    let mut record = vec![0; 24];
+    (record[5], record[15], record[16]) = (0x81, from.len() as u8, to.len() as u8);
+    for node in from.iter().chain(to) {
+        record.extend_from_slice(&fabric.gid(*node));
+    }
+    record
+}
+
+const COUNTS: u64 = 1 << 19 | 1 << 20;
+
+#[test]
+fn paths_between_several_gids() {
+    let mut fabric = managed(40);
+    let record = multi_path(&fabric, &[1, 2], &[3, 4, 5]);
+    let (status, paths) = ask(&mut fabric, 1, 0, &query(GET_MULTI, 0x3a, COUNTS, &record));
+    assert_eq!((status, paths.len()), (0, 6));
+    assert_eq!((&paths[5][8..24], &paths[5][24..40]), (&fabric.gid(5)[..], &fabric.gid(2)[..]));
+    // The partition that all are in, and one that nobody is in.
+    for (pkey, expected) in [(0xffff_u16, 6), (0x4321, 0)] {
+        let mut record = record.clone();
+        record[6..8].copy_from_slice(&pkey.to_be_bytes());
+        let mad = query(GET_MULTI, 0x3a, COUNTS | 1 << 7, &record);
+        let (status, paths) = ask(&mut fabric, 1, 0, &mad);
+        assert_eq!((status, paths.len()), (0, expected), "{pkey:#x}");
+    }
+    let mad = query(GET_MULTI, 0x3a, 1 << 19, &record);
+    assert_eq!(ask(&mut fabric, 1, 0, &mad).0, 0x0600);
+    let mut unknown = record.clone();
+    unknown[30] = 9;
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET_MULTI, 0x3a, COUNTS, &unknown)).0, 0x0500);
+    // More GIDs than there are.
+    let mut short = record.clone();
+    short[16] = 200;
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET_MULTI, 0x3a, COUNTS, &short)).0, 0x0200);
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET_TABLE, 0x3a, COUNTS, &record)).0, 3 << 2);
+}
+
+#[test]
+fn a_request_of_several_segments() {
+    let mut fabric = managed(40);
+    let all: Vec<usize> = (0..40).collect();
+    let record = multi_path(&fabric, &[1, 2], &all);
+    let head = query(GET_MULTI, 0x3a, COUNTS, &[]);
+    let mut sender = Sender::new(&head, record);
+    fabric.received.clear();
+    let mut receiver = Receiver::new();
+    for _ in 0..100 {
+        while let Some(segment) = sender.poll_transmit(fabric.now) {
+            fabric.ask(1, 0, &segment);
+        }
+        for (_, mad) in std::mem::take(&mut fabric.received) {
+            if mad[25] == 2 {
+                sender.handle(fabric.now, &mad);
+                continue;
+            }
+            let step = receiver.handle(&mad);
+            if let Some(reply) = step.reply {
+                fabric.ask(1, 0, &reply);
+            }
+            if let Some(done) = step.done {
+                assert!(sender.is_done());
+                assert_eq!((done[3], done.len()), (0x94, 56 + 80 * 64));
+                return;
+            }
+        }
+    }
+    panic!("no answer");
 }
 
 #[test]
@@ -218,8 +382,8 @@ fn paths_by_gid_and_lid() {
     assert_eq!(path[0][40..42], fabric.lid(5).to_be_bytes());
     assert_eq!(path[0][42..44], fabric.lid(1).to_be_bytes());
     assert_eq!((path[0][50..52].to_vec(), path[0][54]), (vec![0xff, 0xff], 2 << 6 | 5));
-    assert_eq!(ask(&mut fabric, 1, 0, &query(GET_TABLE, 0x35, 0b1000, &asked)).1.len(), 9);
-    assert_eq!(ask(&mut fabric, 1, 0, &query(GET_TABLE, 0x35, 0, &[])).1.len(), 81);
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET_TABLE, 0x35, 0b1000, &asked)).1.len(), 11);
+    assert_eq!(ask(&mut fabric, 1, 0, &query(GET_TABLE, 0x35, 0, &[])).1.len(), 121);
     // A GID that nobody has, a partition that is not shared, an MTU beyond what there is.
     let mut unknown = asked.clone();
     unknown[23] ^= 0x0f;
@@ -265,6 +429,11 @@ fn groups_subscriptions_and_notices() {
 
     let record = membership(&fabric, 1, 7);
     assert_eq!(ask_from(&mut fabric, 1, &query(SET, 0x38, JOIN, &record)).0, 0x0600);
+    // No port has such a rate; fewer bytes than the least.
+    let mut wrong = record.clone();
+    (wrong[38], wrong[42]) = (1 << 6 | 1, 2 << 6 | 0x3f);
+    assert_eq!(ask_from(&mut fabric, 1, &query(SET, 0x38, CREATE | 3 << 8, &wrong)).0, 0x0200);
+    assert_eq!(ask_from(&mut fabric, 1, &query(SET, 0x38, CREATE | 3 << 4, &wrong)).0, 0x0200);
     let (status, joined) = ask_from(&mut fabric, 1, &query(SET, 0x38, CREATE, &record));
     assert_eq!(status, 0);
     let mlid = u16::from_be_bytes([joined[36], joined[37]]);
@@ -284,10 +453,18 @@ fn groups_subscriptions_and_notices() {
     let gid = fabric.gid(2);
     fabric.run(5 * SECOND);
     assert_eq!(notice(&mut fabric, 65)[72..88], gid);
+    // The switch's port went down with it.
+    let switch = fabric.lid(6).to_be_bytes();
+    assert_eq!(notice(&mut fabric, 128)[66..68], switch);
     assert_eq!(notice(&mut fabric, 67)[72..88], record[..16]);
     fabric.revive(2);
     fabric.run(5 * SECOND);
     assert_eq!(notice(&mut fabric, 64)[72..88], gid);
+    // A port's own changes: a bit of its capabilities, which another manager's coming is, too.
+    fabric.nodes[3].ports[1][20] = 0x12;
+    fabric.run(2 * SECOND);
+    let told = notice(&mut fabric, 144);
+    assert_eq!((&told[68..70], told[72]), (&fabric.lid(3).to_be_bytes()[..], 0x12));
     // Taken back.
     inform[23] = 0;
     assert_eq!(ask_from(&mut fabric, 4, &query(SET, 0x03, 0, &inform)).0, 0);
@@ -296,6 +473,46 @@ fn groups_subscriptions_and_notices() {
     fabric.kill(2);
     fabric.run(5 * SECOND);
     assert!(fabric.received.is_empty());
+}
+
+#[test]
+fn groups_that_are_not_named() {
+    let mut fabric = managed(3);
+    let mut unnamed = membership(&fabric, 1, 0);
+    unnamed[..16].fill(0);
+    assert_eq!(ask_from(&mut fabric, 1, &query(SET, 0x38, JOIN, &unnamed)).0, 0x0600);
+    let make = query(SET, 0x38, CREATE, &unnamed);
+    let (one, two) = (ask_from(&mut fabric, 1, &make), ask_from(&mut fabric, 1, &make));
+    assert_eq!((one.0, &one.1[..4]), (0, &[0xff, 0x12, 0xa0, 0x1b][..]));
+    assert_ne!(one.1[..16], two.1[..16]);
+    for (_, named) in [one, two] {
+        assert_eq!(ask_from(&mut fabric, 1, &query(DELETE, 0x38, JOIN, &named[..52])).0, 0);
+    }
+}
+
+#[test]
+fn services_end_with_their_lease() {
+    let mut fabric = managed(3);
+    let mut service = vec![0; 176];
+    (service[7], service[24], service[25], service[31]) = (9, 0xff, 0xff, 5);
+    service[8..24].copy_from_slice(&fabric.gid(1));
+    service[48] = b's';
+    let offer = query(SET, 0x31, 0b111 | 1 << 4, &service);
+    assert_eq!(ask_from(&mut fabric, 1, &offer).0, 0);
+    // By name, whose component is the seventh; nobody else takes it over.
+    let asked = query(GET, 0x31, 1 << 6, &service);
+    assert_eq!(ask_from(&mut fabric, 2, &asked).0, 0);
+    let other = query(DELETE, 0x31, 0b111, &service);
+    assert_eq!(ask_from(&mut fabric, 2, &other).0, 0x0700);
+    fabric.run(4 * SECOND);
+    assert_eq!(ask_from(&mut fabric, 2, &asked).0, 0);
+    fabric.run(2 * SECOND);
+    assert_eq!(ask_from(&mut fabric, 2, &asked).0, 0x0300);
+    // Without end.
+    service[28..32].fill(0xff);
+    assert_eq!(ask_from(&mut fabric, 1, &query(SET, 0x31, 0b111 | 1 << 4, &service)).0, 0);
+    fabric.run(9 * SECOND);
+    assert_eq!(ask_from(&mut fabric, 1, &other).0, 0);
 }
 
 /// As [`ask`] for one record, leaving notices where they are.

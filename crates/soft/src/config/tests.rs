@@ -64,11 +64,14 @@ fn every_variable_is_read_back_from_entries() {
         ("IRONVERBS_LMC", "2"),
         ("IRONVERBS_PKEYS", "0xffff,0x8001,0x0002"),
         ("IRONVERBS_SUBNET_MANAGER", "9"),
+        ("IRONVERBS_M_KEY", "0x1234"),
         ("IRONVERBS_EXPLAIN", "true"),
     ];
     let entries = with_env(&list).unwrap().entries();
     assert_eq!(entries.len(), list.len());
     for (entry, (variable, value)) in entries.iter().zip(list) {
+        // A secret is not shown.
+        let value = if variable == "IRONVERBS_M_KEY" { "(set)" } else { value };
         assert_eq!((entry.variable, entry.value.as_str()), (variable, value));
         assert_eq!(entry.source, Source::Env(variable));
         assert_eq!(entry.variable, format!("IRONVERBS_{}", entry.key.to_uppercase()));
@@ -181,6 +184,7 @@ fn a_subnet_in_a_file() {
         ("IRONVERBS_SUBNET_PREFIX", "0"),
         ("IRONVERBS_SUBNET_MANAGER", "16"),
         ("IRONVERBS_SUBNET_MANAGER", "on"),
+        ("IRONVERBS_M_KEY", "secret"),
     ] {
         with_env(&[bad]).unwrap_err();
     }

@@ -173,6 +173,8 @@ struct State {
     seated: bool,
     /// Routes that are to be asked for again, and when.
     again: Vec<(Instant, Asked)>,
+    /// LID of the subnet manager that programs were told of; 0: of none.
+    manager: u16,
     /// Subscriptions that are under way, and whether one has failed.
     informing: usize,
     failed: bool,
@@ -402,12 +404,21 @@ impl Sa {
         self.pump(host);
     }
 
+    /// The process begins: what it finds is no change.
+    pub(crate) fn begin(&self, host: &Inner) {
+        self.state.lock().manager = host.subnet_manager().0;
+    }
+
     fn hear(&self, host: &Inner, word: Word) {
         let now = ironverbs_mad::Instant(host.now().0);
         let mut state = self.state.lock();
+        let (mut before, mut changed) = (0, false);
         match word {
             Word::Manager => {
                 state.cache.clear();
+                let (manager, _) = host.subnet_manager();
+                before = std::mem::replace(&mut state.manager, manager);
+                changed = before != 0 && before != manager;
                 state.client(host).ask_anew(now);
             }
             Word::Subscribed => {
@@ -445,6 +456,15 @@ impl Sa {
             }
         }
         drop(state);
+        if before != 0 {
+            // As for adapters of the kernel: who manages has changed, and is to be told anew what the one before knew.
+            for device in host.present_devices().iter() {
+                if changed {
+                    device.raise(EventKind::SmChange);
+                }
+                device.raise(EventKind::ClientReregister);
+            }
+        }
         self.pump(host);
     }
 

@@ -314,9 +314,14 @@ impl MadPort {
             }
             // A transaction that begins anew has nothing to do with one of the same name that is over.
             self.incoming.lock().retain(|l| (l.agent, l.tid as u32) != (number, tid as u32));
-            if timeout > 0 && !long {
+            if timeout > 0 {
                 let now = host.now();
-                let timeout = host.clock.ticks(u64::from(timeout) * 1_000_000).max(1);
+                // What is sent in parts is repeated part by part; its answer is waited for as long as that of another.
+                let (times, retries) = match long {
+                    true => (u64::from(retries) + 1, 0),
+                    false => (1, retries),
+                };
+                let timeout = host.clock.ticks(u64::from(timeout) * 1_000_000 * times).max(1);
                 let deadline = now.after(timeout);
                 let mut pending = self.pending.lock();
                 if pending.len() >= MOST_PENDING {

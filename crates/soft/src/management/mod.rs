@@ -14,7 +14,7 @@ pub(crate) mod steward;
 use ironverbs_transport::device::{Instant, Sink};
 use ironverbs_wire::ib::PERMISSIVE_LID;
 use ironverbs_wire::mad::{GSI_QKEY, GSI_QPN, MAD_LEN, Mad, MadHeader, cm};
-use ironverbs_wire::{Bth, Deth, Op, Opcode, Packet, Path, Service};
+use ironverbs_wire::{Bth, Deth, Gid, Op, Opcode, Packet, Path, Service};
 
 use agent::{MANAGER, SA_CLIENT};
 pub use agent::{MadAddress, MadPort, ReceivedMad};
@@ -40,6 +40,7 @@ const REPORT: u8 = 0x06;
 /// Methods (IBA 13.4.5).
 const GET: u8 = 0x01;
 const SET: u8 = 0x02;
+const TRAP_REPRESS: u8 = 0x07;
 const RESPONSE: u8 = 0x80;
 
 /// Who a MAD is for.
@@ -129,12 +130,23 @@ pub(crate) fn is_cm(mad: &Mad) -> bool {
     mad.get(1) == Some(&cm::CLASS)
 }
 
+/// Whether the port with a GID is one of this host's, and its link is up.
+pub(crate) fn is_up(host: &Inner, gid: &Gid) -> bool {
+    let devices = host.present_devices();
+    let own = |device: &std::sync::Arc<crate::Device>| {
+        device.link().0 && device.place().is_some_and(|place| place.gid == *gid)
+    };
+    devices.iter().any(own)
+}
+
 fn header(mad: &Mad) -> MadHeader {
     mad.first_chunk().map(MadHeader::parse).unwrap_or_default()
 }
 
+/// A TrapRepress is one, too, without the bit (IBA 13.4.5).
 fn is_response(header: &MadHeader) -> bool {
     header.method & RESPONSE != 0
+        || header.method == TRAP_REPRESS
         || header.class == SUBN_DIRECTED && header.status & smp::DIRECTION != 0
 }
 
@@ -203,6 +215,10 @@ fn answer(host: &Inner, subnet: &Subnet, target: &Target, path: &Path, mad: &Mad
         _ => {
             let asker = subnet.of_gid(&path.src)?;
             let node = port::Node::new(host, subnet, target, &asker)?;
+            if smp::violates_key(&node, mad) {
+                steward::violated(host, subnet, target, path, mad);
+                return None;
+            }
             smp::answer(&node, mad)
         }
     }
@@ -222,7 +238,7 @@ fn directed(subnet: &Subnet, path: &Path, mad: &Mad) -> Option<Path> {
         let ib = ironverbs_wire::IbRoute { slid: own.lid, dlid: lid, sl: 0, grh: false };
         Some(Path { src: own.gid, dst: gid, ib: Some(ib), ..Path::default() })
     };
-    let switch = || to(subnet.switch_lid(), ironverbs_wire::Gid::UNSPECIFIED);
+    let switch = || to(subnet.switch_lid(), Gid::UNSPECIFIED);
     let port = |number: u8| {
         let place = subnet.of_number(number.into())?;
         to(place.lid, place.gid)

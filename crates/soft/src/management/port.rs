@@ -51,6 +51,11 @@ impl<'a> Node<'a> {
         Some(Node { host, subnet, target, asker, name, mtu })
     }
 
+    /// What a manager must know to change the node; 0: nothing.
+    pub(super) fn m_key(&self) -> u64 {
+        self.host.config.m_key.value
+    }
+
     pub(super) fn is_switch(&self) -> bool {
         self.target == Target::Switch
     }
@@ -158,6 +163,11 @@ impl<'a> Node<'a> {
         data[32] = SPEED_SDR_TO_QDR << 4 | if up { ACTIVE } else { DOWN };
         data[33] = (if up { LINK_UP } else { POLLING }) << 4 | POLLING;
         data[34] = if base && !self.is_switch() { self.subnet.lmc() } else { 0 };
+        if base && self.m_key() != 0 {
+            // M_KeyProtectBits: the key is shown to who knows it. Its lease never ends: 0.
+            data[34] |= 1 << 6;
+            data[44..46].copy_from_slice(&self.host.steward.violations().to_be_bytes());
+        }
         data[35] = SPEED_QDR << 4 | SPEED_SDR_TO_QDR;
         data[36] = self.mtu << 4 | sm_sl & 0x0f;
         // VL0 only.

@@ -10,6 +10,7 @@ pub(super) const DIRECTION: u16 = 0x8000;
 
 /// The attribute's bytes in the packet.
 const DATA: std::ops::Range<usize> = 64..128;
+const M_KEY: std::ops::Range<usize> = 24..32;
 const INITIAL_PATH: usize = 128;
 const LONGEST_PATH: usize = 63;
 
@@ -50,6 +51,18 @@ pub(super) fn begins_by_lid(mad: &Mad) -> bool {
     mad[32..34] != [0xff; 2]
 }
 
+/// Whether a packet has the node's key (IBA 14.2.4).
+fn knows_key(node: &Node<'_>, mad: &Mad) -> bool {
+    let key = mad.get(M_KEY).and_then(|key| key.try_into().ok()).map(u64::from_be_bytes);
+    key == Some(node.m_key())
+}
+
+/// Whether a packet is one that nobody is to send without the node's key: what changes something. With M_KeyProtectBits 1
+/// all may ask.
+pub(super) fn violates_key(node: &Node<'_>, mad: &Mad) -> bool {
+    node.m_key() != 0 && header(mad).method == SET && !knows_key(node, mad)
+}
+
 /// What the node says to a Get or Set. A Set changes what a subnet manager may change here: whose port it is. All
 /// else follows from the configuration, and is told as it is.
 pub(super) fn answer(node: &Node<'_>, mad: &Mad) -> Option<Mad> {
@@ -64,6 +77,9 @@ pub(super) fn answer(node: &Node<'_>, mad: &Mad) -> Option<Mad> {
         attribute_of(node, &asked, set, given, &mut data)
     };
     out[3] = GET | RESPONSE;
+    if asked.attribute == attribute::PORT_INFO && knows_key(node, mad) {
+        data[..8].copy_from_slice(&node.m_key().to_be_bytes());
+    }
     let directed = asked.class == SUBN_DIRECTED;
     let status = if directed { status | DIRECTION } else { status };
     out[4..6].copy_from_slice(&status.to_be_bytes());

@@ -16,7 +16,7 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 use ironverbs_mad::subnet::{Origin, Outgoing, Role, SmConfig, SubnetManager, Way, notice};
 use ironverbs_transport::device::Instant;
@@ -26,7 +26,7 @@ use ironverbs_wire::{Gid, IbRoute, Path};
 use parking_lot::Mutex;
 
 use super::agent::{MANAGER, SA_CLIENT, number, service};
-use super::{RESPONSE, SMI_QPN, SUBN_DIRECTED, SUBN_LID, header};
+use super::{RESPONSE, SMI_QPN, SUBN_DIRECTED, SUBN_LID, TRAP_REPRESS, Target, header};
 use crate::fabric::sa::{Word, word};
 use crate::host::Inner;
 use crate::registry::{Claim, Registry};
@@ -48,6 +48,9 @@ const MOMENT: u64 = 5_000_000;
 /// whose questions a change of managers would lose.
 const YOUTH: u64 = 2_000_000_000;
 
+/// How often another program of this host is told that a port came or went, until it says that it has heard.
+const TRAPS: u32 = 40;
+
 /// MADs that may wait for it.
 const MOST_WAITING: usize = 8192;
 
@@ -65,6 +68,9 @@ pub(crate) struct Steward {
     moved: AtomicBool,
     told: AtomicBool,
     looks: AtomicBool,
+    /// How often somebody wanted to change a port without its key, and when that was told last, in ticks.
+    violations: AtomicU16,
+    told_of_one: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -75,6 +81,8 @@ struct State {
     place: Option<Place>,
     /// Another program of this host is its manager.
     taken: bool,
+    /// How often it is still to be told that a port came or went.
+    traps: u32,
     next_look: Option<Instant>,
     /// The deadline that the timers know of.
     timer: Option<Instant>,
@@ -119,6 +127,7 @@ impl Steward {
     /// The process has joined its host's group.
     pub(crate) fn start(&self, host: &Inner) {
         if host.subnet.is_some() && host.config.subnet_manager.value.is_some() {
+            host.fabric.sa.begin(host);
             host.add_timer(host.now(), TIMER);
         }
     }
@@ -167,6 +176,11 @@ impl Steward {
         self.run(host);
     }
 
+    /// How often somebody wanted to change a port without its key.
+    pub(super) fn violations(&self) -> u16 {
+        self.violations.load(Ordering::Relaxed)
+    }
+
     fn has_word(&self) -> bool {
         let flag = |flag: &AtomicBool| flag.load(Ordering::Acquire);
         flag(&self.moved) || flag(&self.told) || flag(&self.looks) || !self.inbox.lock().is_empty()
@@ -197,6 +211,7 @@ impl State {
         if looks || self.next_look.is_none_or(|at| at <= now) {
             self.next_look = Some(now.after(host.clock.ticks(LOOK)));
             self.look(host, registry);
+            self.trap(host, registry.slot(), subnet);
         }
         if steward.told.swap(false, Ordering::AcqRel) && self.seated {
             host.fabric.sa.told(host);
@@ -204,7 +219,7 @@ impl State {
         }
         let moved = steward.moved.swap(false, Ordering::AcqRel);
         if moved && self.seated {
-            self.moved(host, subnet);
+            self.moved(host, registry.slot(), subnet);
         }
         let mut role = None;
         while let Some(manager) = &mut self.manager {
@@ -233,7 +248,11 @@ impl State {
             }
         }
         let Some(manager) = &self.manager else {
-            steward.inbox.lock().clear();
+            let waiting = std::mem::take(&mut *steward.inbox.lock());
+            let represses = |(_, mad): &(Origin, Mad)| header(mad).method == TRAP_REPRESS;
+            if waiting.iter().any(represses) {
+                self.traps = 0;
+            }
             return self.arm(host);
         };
         // The master tells a port that is new to it who it is. Where a process has come so soon after this host's last one that
@@ -300,6 +319,7 @@ impl State {
         let [.., a, b, c, d, e, f, g, h] = place.gid.0;
         let mut config = SmConfig::new(u64::from_be_bytes([a, b, c, d, e, f, g, h]));
         config.priority = host.config.subnet_manager.value.unwrap_or(0);
+        config.m_key = host.config.m_key.value;
         config.youth = host.clock.ticks(YOUTH);
         let alone = host.subnet.as_ref().is_none_or(|subnet| !subnet.is_listed());
         let moment = if alone { 0 } else { host.clock.ticks(MOMENT) };
@@ -307,7 +327,7 @@ impl State {
     }
 
     /// A host came or went.
-    fn moved(&mut self, host: &Inner, subnet: &Subnet) {
+    fn moved(&mut self, host: &Inner, slot: u16, subnet: &Subnet) {
         let now = ironverbs_mad::Instant(host.now().0);
         match &mut self.manager {
             Some(manager) => match manager.master_lid().map(|lid| subnet.of_lid(lid)) {
@@ -316,7 +336,18 @@ impl State {
                 }
                 _ => manager.topology_changed(now),
             },
-            None => trap(host, subnet, self.place),
+            None => {
+                self.traps = TRAPS;
+                self.trap(host, slot, subnet);
+            }
+        }
+    }
+
+    /// A manager that has only begun to look does not say that it has heard of a trap, and has not.
+    fn trap(&mut self, host: &Inner, slot: u16, subnet: &Subnet) {
+        if self.traps > 0 && self.taken {
+            self.traps -= 1;
+            trap(host, slot, subnet, self.place);
         }
     }
 }
@@ -394,7 +425,7 @@ pub(crate) fn tell(host: &Inner, slot: u16, what: Word) {
 }
 
 /// Trap 128 of the switch to a manager at this host: the state of a port has changed (IBA 14.2.5.1, 14.4.7).
-fn trap(host: &Inner, subnet: &Subnet, own: Option<Place>) {
+fn trap(host: &Inner, slot: u16, subnet: &Subnet, own: Option<Place>) {
     let manager = subnet.of_lid(host.subnet_manager().0).filter(|place| host.is_local(&place.gid));
     let (Some(own), Some(manager)) = (own, manager) else { return };
     let switch = subnet.switch_lid();
@@ -403,7 +434,7 @@ fn trap(host: &Inner, subnet: &Subnet, own: Option<Place>) {
         class: SUBN_LID,
         class_version: 1,
         method: TRAP,
-        tid: 1,
+        tid: u64::from(number(slot, MANAGER)) << 32 | 1,
         attribute: NOTICE,
         ..MadHeader::default()
     };
@@ -417,6 +448,52 @@ fn trap(host: &Inner, subnet: &Subnet, own: Option<Place>) {
     let route = IbRoute { slid: switch, dlid: manager.lid, sl: 0, grh: false };
     let path = Path { src: own.gid, dst: manager.gid, ib: Some(route), ..Path::default() };
     super::send(host, &path, SMI_QPN, crate::context::limits::PKEY, &mad);
+}
+
+/// Somebody wanted to change a port or the switch without its key: counted, and told the manager by trap 256 (IBA 14.2.4.2,
+/// 14.2.5.1).
+pub(super) fn violated(host: &Inner, subnet: &Subnet, target: &Target, path: &Path, mad: &Mad) {
+    let steward = &host.steward;
+    let more = |count: u16| count.checked_add(1);
+    let _ = steward.violations.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    let (now, last) = (host.now().0, steward.told_of_one.load(Ordering::Relaxed));
+    let (manager, _) = host.subnet_manager();
+    let (Some(registry), Some(own)) = (host.registry(), place(host)) else { return };
+    if manager == 0 || last != 0 && now.saturating_sub(last) < host.clock.ticks(LOOK) {
+        return;
+    }
+    steward.told_of_one.store(now, Ordering::Relaxed);
+    let (producer, issuer) = match target {
+        Target::Switch => (2, subnet.switch_lid()),
+        Target::Port(place) => (1, place.lid),
+    };
+    let head = MadHeader {
+        base_version: BASE_VERSION,
+        class: SUBN_LID,
+        class_version: 1,
+        method: TRAP,
+        tid: u64::from(number(registry.slot(), MANAGER)) << 32 | 2,
+        attribute: NOTICE,
+        ..MadHeader::default()
+    };
+    let mut trap: Mad = [0; 256];
+    trap[..24].copy_from_slice(&head.emit());
+    let notice = &mut trap[64..128];
+    // Generic, of security.
+    notice[..6].copy_from_slice(&[0x82, 0, 0, producer, 1, 0]);
+    notice[6..8].copy_from_slice(&issuer.to_be_bytes());
+    // Who it was: LID, DrSLID; what: method, attribute, modifier, key; a directed route back is left out.
+    notice[12..14].copy_from_slice(&path.ib.map_or(0, |route| route.slid).to_be_bytes());
+    notice[14..16].copy_from_slice(&mad[32..34]);
+    notice[16] = mad[3];
+    notice[18..20].copy_from_slice(&mad[16..18]);
+    notice[20..24].copy_from_slice(&mad[20..24]);
+    notice[24..32].copy_from_slice(&mad[24..32]);
+    notice[33] = if mad[1] == SUBN_DIRECTED { 0xc0 } else { 0 };
+    let attr = AhAttr { dlid: manager, port_num: 1, ..AhAttr::default() };
+    if let Ok(path) = subnet.resolve(&own, &attr) {
+        super::send(host, &path, SMI_QPN, crate::context::limits::PKEY, &trap);
+    }
 }
 
 const _: () = assert!(SUBN_DIRECTED != SUBN_LID);

@@ -140,6 +140,10 @@ impl<'a> Receiver<'a> {
         };
         let Ok(packet) = Packet::parse(body) else { return count(&counters.malformed) };
         match qpn {
+            // Until its link is up nothing comes to a port, and nobody takes it for one that is there.
+            SMI_QPN | GSI_QPN if !management::is_up(self.host, &path.dst) => {
+                count(&counters.wrong_address);
+            }
             SMI_QPN | GSI_QPN => match management::mad_in(&packet) {
                 Some(mad) if qpn == GSI_QPN && management::is_cm(mad) => {
                     self.gmp(&path, from, src_port, bytes, &packet);
