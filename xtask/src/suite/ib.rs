@@ -18,12 +18,9 @@ const GUIDS: [&str; 2] = ["0x024952500a420001", "0x024952500a420002"];
 /// The GIDs of the ports of two hosts.
 const GIDS: [&str; 2] = ["fe80::249:5250:a42:1", "fe80::249:5250:a42:2"];
 
-/// What perftest's options ask of these links: groups by its own question to the administrator, service levels, shared
-/// receives, extended connections.
+/// What perftest's options ask of these links: service levels, shared receives, extended connections, GIDs.
 const OPTIONS: &[(&str, &str, &[&str])] = &[
-    ("group-bw", "ib_send_bw", &["-c", "UD", "-g"]),
-    ("group-lat", "ib_send_lat", &["-c", "UD", "-g"]),
-    ("service-level", "ib_send_bw", &["-c", "UD", "-S", "3"]),
+    ("service-level", "ib_send_bw", &["-S", "3"]),
     ("shared-receives", "ib_send_bw", &["--use-srq", "-q", "4"]),
     ("extended", "ib_write_lat", &["-c", "XRC"]),
     ("by-gid", "ib_read_lat", &["-x", "0"]),
@@ -281,7 +278,7 @@ fn command_says(
 
 /// Ports that have four LIDs each.
 fn several_lids(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
-    let agents = [subnet.agent(case, 0)?, subnet.agent(case, 1)?];
+    let _agents = [subnet.agent(case, 0)?, subnet.agent(case, 1)?];
     for lid in ["8", "9", "10", "11"] {
         let way = format!("LID 0x0004 -> {:#06x}, ", lid.parse::<u16>().unwrap_or(0));
         command_says(case, subnet, &["paths", lid], &[&way])?;
@@ -290,27 +287,28 @@ fn several_lids(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
     expect(&subnet.says(case, 0, "ibtracert", &["5", "9"])?, &["lid 8-11"])?;
     expect(&subnet.says(case, 0, "perfquery", &["10", "1"])?, &["PortXmitPkts"])?;
     let record = ["-p", "--src-to-dst", "5:11"];
-    expect(&subnet.says(case, 0, "saquery", &record)?, &["dlid....................11"])?;
-    drop(agents);
+    // It asks once, and a question that is under way as managers change may be lost.
+    subnet.comes_to_say(case, 0, "saquery", &record, &["dlid....................11"])?;
     rping(case, subnet)?;
     let port = PORT.to_string();
     let output = subnet.pair(case, "ibv_rc_pingpong", &["-p", &port, "-n", "100"], true)?;
     expect(&output, &["LID 0x0004", "LID 0x0008"])
 }
 
+/// The server's own end is not looked at: its two threads race there.
 fn rping(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
-    let server = ["-s", "-a", subnet.address, "-C", "10", "-v"];
-    let client = ["-c", "-a", subnet.address, "-C", "10", "-v"];
-    meet(case, subnet, "rping", &server, &client, "rdma-ping-9")
+    let address = subnet.address;
+    let _server = case.start(&subnet.runs(0, "rping").args(["-s", "-P", "-a", address]))?;
+    let client = ["-c", "-a", address, "-C", "10", "-v"];
+    subnet.comes_to_say(case, 1, "rping", &client, &["rdma-ping-9"])
 }
 
 /// A full member and a limited one of a partition that neither has first.
 fn partitions(case: &mut Case, subnet: &Subnet<'_>) -> Outcome {
-    let agents = [subnet.agent(case, 0)?, subnet.agent(case, 1)?];
+    let _agents = [subnet.agent(case, 0)?, subnet.agent(case, 1)?];
     command_says(case, subnet, &["paths", "2"], &["P_Key 0x8003"])?;
     expect(&subnet.says(case, 1, "smpquery", &["pkeys", "1"])?, &["0x8002 0x8003 0x0000"])?;
     expect(&subnet.says(case, 1, "ibv_devinfo", &["-v"])?, &["max_pkeys:\t\t\t32"])?;
-    drop(agents);
     rping(case, subnet)
 }
 
