@@ -279,9 +279,7 @@ impl Cq {
         } else {
             entries.queue.move_to(Lent::MOST, &mut lent.entries);
         }
-        for index in 0..lent.entries.len() {
-            lent.entries.get(index).inspect(|entry| entries.note(entry));
-        }
+        lent.entries.iter().for_each(|entry| entries.note(entry));
         self.len.store(entries.queue.len(), Ordering::Release);
         Ok(!lent.entries.is_empty())
     }

@@ -111,7 +111,7 @@ impl Ring {
 
     /// Moves the first `n`, or all, behind what `into` has.
     pub(super) fn move_to(&mut self, n: usize, into: &mut Ring) {
-        (0..n.min(self.len)).filter_map(|index| self.get(index)).for_each(|e| into.push_back(*e));
+        self.iter().take(n).for_each(|entry| into.push_back(*entry));
         self.forget(n);
     }
 
@@ -123,6 +123,13 @@ impl Ring {
                 self.push_back(entry);
             }
         }
+    }
+
+    #[inline]
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        let size = self.slots.len().max(1);
+        let (before, from) = self.slots.split_at(self.head & (size - 1));
+        from.iter().chain(before).take(self.len)
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
@@ -140,7 +147,7 @@ impl Ring {
     #[cold]
     fn grow(&mut self) {
         let mut slots = Slots::new();
-        (0..self.len).filter_map(|index| self.get(index)).for_each(|entry| slots.push(*entry));
+        self.iter().for_each(|entry| slots.push(*entry));
         slots.resize((2 * self.slots.len()).max(FIRST), Entry::NONE);
         (self.slots, self.head) = (slots, 0);
     }
