@@ -1,5 +1,6 @@
 /* Connections, both ends in one process, each with an event channel. */
 #define _GNU_SOURCE
+#include <semaphore.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include "../../ibverbs-tests/c/harness.h"
@@ -411,6 +412,40 @@ static void refusal_of_options(void)
 	EQUAL(rdma_ack_cm_event(event), 0);
 }
 
+static sem_t has_read;
+
+static _Noreturn void reads(struct rdma_event_channel *channel)
+{
+	struct rdma_cm_event *event;
+	for (;;) {
+		EQUAL(rdma_get_cm_event(channel, &event), 0);
+		EQUAL(sem_post(&has_read), 0);
+		EQUAL(rdma_ack_cm_event(event), 0);
+		usleep(500);
+	}
+}
+
+static void *reads_for_ever(void *channel)
+{
+	reads(channel);
+}
+
+/* As rping does: a thread reads events until the process ends, and the channel ends before. */
+static void a_reader_on_its_way_back(void)
+{
+	EQUAL(sem_init(&has_read, 0, 0), 0);
+	for (int i = 0; i < 20; i++) {
+		struct end e = end_of(RDMA_PS_TCP);
+		EQUAL(rdma_resolve_addr(e.id, NULL, loopback(htons(1)), 2000), 0);
+		pthread_t thread;
+		EQUAL(pthread_create(&thread, NULL, reads_for_ever, e.channel), 0);
+		EQUAL(sem_wait(&has_read), 0);
+		EQUAL(rdma_destroy_id(e.id), 0);
+		rdma_destroy_event_channel(e.channel);
+	}
+	usleep(5000);
+}
+
 static void a_thousand_rounds(void)
 {
 	struct end server = listener(RDMA_PS_TCP);
@@ -625,6 +660,7 @@ static const struct test tests[] = {
 	TEST(cancelled_in_a_wait),
 	TEST(a_signal_in_a_wait),
 	TEST(a_client_that_is_gone),
+	TEST(a_reader_on_its_way_back),
 	TEST(a_thousand_rounds),
 };
 MAIN(tests)

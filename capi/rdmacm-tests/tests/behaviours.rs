@@ -64,6 +64,7 @@ ironverbs_capi_ibverbs_tests::programs! {
         cancelled_in_a_wait
         a_signal_in_a_wait
         a_client_that_is_gone
+        a_reader_on_its_way_back
         a_thousand_rounds
     }
     gids {

@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cancel;
+use crate::process;
 use crate::shm::Shared;
 
 /// Bytes that a lock occupies, and the alignment of its offset.
@@ -169,8 +170,7 @@ pub fn keep(memory: &Arc<Shared>, offset: usize) -> io::Result<Kept> {
         code => return Err(io::Error::from_raw_os_error(code)),
     }
     let kept = Kept { mutex: place, _memory: (memory.clone(), PhantomData) };
-    // SAFETY: no pointers.
-    let thread = unsafe { libc::gettid() } as u32;
+    let thread = process::thread_id();
     let word = memory.load_u32(offset + WORD, Ordering::Relaxed);
     match word.map(|word| word & libc::FUTEX_TID_MASK) == Some(thread) {
         true => Ok(kept),

@@ -36,6 +36,18 @@ pub fn pid() -> u32 {
     std::process::id()
 }
 
+/// The calling thread's id, in its own PID namespace.
+pub fn thread_id() -> u32 {
+    // SAFETY: no preconditions.
+    unsafe { libc::gettid() as u32 }
+}
+
+/// Whether this process has a thread of that id.
+pub fn has_thread(id: u32) -> bool {
+    // SAFETY: signal 0 is sent to nobody.
+    unsafe { libc::syscall(libc::SYS_tgkill, pid(), id, 0) == 0 }
+}
+
 /// When a process started, in clock ticks since boot (of the caller's time namespace): with the pid,
 /// it names a process for good.
 ///

@@ -6,14 +6,18 @@
 
 use std::cell::Cell;
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use ironverbs::raw as soft;
 use ironverbs_sys::cancel;
 use ironverbs_sys::event::{self as sys_event, Epoll, Interest};
+use ironverbs_sys::process;
 use soft::cm::EventChannel;
 use soft::config::Soft;
 
@@ -32,6 +36,50 @@ pub(super) struct Channel {
     both: Option<Epoll>,
     /// Who is asked first next time, so that neither starves the other.
     kernels_turn: AtomicBool,
+    reader: Reader,
+}
+
+/// The thread that read last: with [`WAITS`] it waits, without it took an event and has not come back for the next; 0: none.
+#[derive(Default)]
+struct Reader(AtomicU32);
+
+/// No thread's id has this bit (PID_MAX_LIMIT).
+const WAITS: u32 = 1 << 31;
+
+/// How long, and how often, the end of a channel looks whether its reader is back.
+const BACK: Duration = Duration::from_micros(250);
+const LOOKS: u32 = 200;
+
+impl Reader {
+    fn takes(&self) {
+        self.0.store(process::thread_id(), Ordering::Release);
+    }
+
+    fn waits(&self) {
+        self.0.store(process::thread_id() | WAITS, Ordering::Release);
+    }
+
+    fn is_gone(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    /// Whether a thread waits, now that the channel ends. Many programs let a thread read events until they end: one that is
+    /// on its way back would find no channel, and say so. It is given a moment, as with the kernel's connection manager,
+    /// where the end of an id takes longer than that way.
+    fn waits_at_the_end(&self) -> bool {
+        for _ in 0..LOOKS {
+            let reader = self.0.load(Ordering::Acquire);
+            let thread = reader & !WAITS;
+            if thread == 0 || thread == process::thread_id() || !process::has_thread(thread) {
+                return false;
+            }
+            if reader != thread {
+                return true;
+            }
+            thread::sleep(BACK);
+        }
+        false
+    }
 }
 
 /// An event that was read.
@@ -49,6 +97,7 @@ impl Channel {
             kernel,
             both: None,
             kernels_turn: AtomicBool::new(false),
+            reader: Reader::default(),
         };
         let kernels = match host.config().soft.value {
             Soft::Only => return Ok(single(Some(EventChannel::new(host)?), None)),
@@ -249,8 +298,16 @@ pub(super) fn next_event(
         let begun = fail::returned(verb, || {
             let channel = find()?;
             match channel.try_next(signalled)? {
-                Some(event) => take(event).map(|()| None),
-                None => channel.prepare().map(Some),
+                Some(event) => {
+                    take(event)?;
+                    channel.reader.takes();
+                    Ok(None)
+                }
+                None => {
+                    let wait = channel.prepare().inspect_err(|_| channel.reader.is_gone())?;
+                    channel.reader.waits();
+                    Ok(Some(wait))
+                }
             }
         });
         let wait = match begun {
@@ -259,7 +316,12 @@ pub(super) fn next_event(
             Err(_) => return -1,
         };
         let waited = wait.run();
-        if fail::returned(verb, || find()?.end(&wait, waited)).is_err() {
+        let end = || {
+            let channel = find()?;
+            channel.reader.takes();
+            channel.end(&wait, waited).inspect_err(|_| channel.reader.is_gone())
+        };
+        if fail::returned(verb, end).is_err() {
             return -1;
         }
         signalled = true;
@@ -276,6 +338,12 @@ pub(crate) unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_c
 
 pub(super) fn destroy(channel: *mut rdma_event_channel) -> Outcome<()> {
     // SAFETY: channels have no handle to be read; the address is compared.
+    let ending = unsafe { objects::channel(channel)? };
+    if ending.reader.waits_at_the_end() {
+        // Its descriptor stays: the number may be another's before the thread has begun to wait for it.
+        mem::forget(ending);
+    }
+    // SAFETY: as above.
     let number = unsafe { rdma_event_channel::pool().find(channel)? }.number();
     rdma_event_channel::pool().remove(number);
     Ok(())
