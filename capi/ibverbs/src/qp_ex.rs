@@ -362,19 +362,11 @@ unsafe fn add<C: Poster>(qp: *mut ibv_qp_ex, opcode: WrOpcode, set: impl FnOnce(
     unsafe {
         within::<C>(qp, |batch, _| {
             let object = qp;
-            let mut wr = SendWr {
-                wr_id: (*object).wr_id,
+            let mut wr = SendWr::new(
+                (*object).wr_id,
                 opcode,
-                flags: SendFlags::from_bits_truncate((*object).wr_flags),
-                imm: [0; 4],
-                invalidate_rkey: 0,
-                remote_addr: 0,
-                rkey: 0,
-                compare_add: 0,
-                swap: 0,
-                ud: None,
-                xrc_srqn: 0,
-            };
+                SendFlags::from_bits_truncate((*object).wr_flags),
+            );
             // Only the setters of inline data make a request inline.
             wr.flags.remove(SendFlags::INLINE);
             set(&mut wr);

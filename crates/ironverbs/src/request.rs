@@ -38,19 +38,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(opcode: WrOpcode) -> Plan {
-        let wr = SendWr {
-            wr_id: 0,
-            opcode,
-            flags: SendFlags::empty(),
-            imm: [0; 4],
-            invalidate_rkey: 0,
-            remote_addr: 0,
-            rkey: 0,
-            compare_add: 0,
-            swap: 0,
-            ud: None,
-            xrc_srqn: 0,
-        };
+        let wr = SendWr::new(0, opcode, SendFlags::empty());
         Plan::of(wr)
     }
 

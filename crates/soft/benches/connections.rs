@@ -144,19 +144,7 @@ impl End {
     }
 
     fn send(&self, qp: &Qp) {
-        let send = SendWr {
-            wr_id: 1,
-            opcode: WrOpcode::Send,
-            flags: SendFlags::SIGNALED,
-            imm: [0; 4],
-            invalidate_rkey: 0,
-            remote_addr: 0,
-            rkey: 0,
-            compare_add: 0,
-            swap: 0,
-            ud: None,
-            xrc_srqn: 0,
-        };
+        let send = SendWr::new(1, WrOpcode::Send, SendFlags::SIGNALED);
         qp.post_send(&send, Payload::Sges(&[self.sge()])).unwrap();
     }
 

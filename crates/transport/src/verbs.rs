@@ -312,6 +312,24 @@ pub struct Bind {
 }
 
 impl SendWr {
+    /// A request with nothing but that: what else an operation needs is set by the caller.
+    #[inline]
+    pub const fn new(wr_id: u64, opcode: WrOpcode, flags: SendFlags) -> SendWr {
+        SendWr {
+            wr_id,
+            opcode,
+            flags,
+            imm: [0; 4],
+            invalidate_rkey: 0,
+            remote_addr: 0,
+            rkey: 0,
+            compare_add: 0,
+            swap: 0,
+            ud: None,
+            xrc_srqn: 0,
+        }
+    }
+
     /// The request that binds a window. A request has no fields of its own for it, so as to be no longer than others.
     pub fn bind(wr_id: u64, flags: SendFlags, bind: &Bind) -> SendWr {
         SendWr {
@@ -374,6 +392,30 @@ pub struct Wc {
     pub dlid_path_bits: u8,
     /// The receive asked for a solicited event (not part of `ibv_wc`).
     pub solicited: bool,
+}
+
+impl Wc {
+    /// A successful completion with nothing but that.
+    #[inline]
+    pub const fn new(wr_id: u64, opcode: WcOpcode, qpn: u32) -> Wc {
+        Wc {
+            wr_id,
+            status: WcStatus::Success,
+            opcode,
+            vendor_err: 0,
+            byte_len: 0,
+            imm: [0; 4],
+            invalidated_rkey: 0,
+            qpn,
+            src_qpn: 0,
+            flags: WcFlags::empty(),
+            pkey_index: 0,
+            sl: 0,
+            slid: 0,
+            dlid_path_bits: 0,
+            solicited: false,
+        }
+    }
 }
 
 /// Stable codes in `vendor_err` that say exactly why a request failed. Never renumbered.

@@ -21,22 +21,32 @@ pub(crate) unsafe extern "C" fn create_srq(
     fail::number("rdma_create_srq", || {
         // SAFETY: the caller's promise.
         let (handle, init) = unsafe { (objects::find(id)?, &mut *given("srq_init_attr", init)?) };
-        // SAFETY: the structure is numbers and pointers, for which zeros are valid.
-        let mut attr: ibv_srq_init_attr_ex = unsafe { std::mem::zeroed() };
-        (attr.srq_context, attr.attr) = (init.srq_context, init.attr);
-        attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE;
-        attr.srq_type = match handle.get(field!(qp_type)) {
-            IBV_QPT_XRC_RECV => IBV_SRQT_XRC,
-            _ => IBV_SRQT_BASIC,
-        };
-        if !pd.is_null() {
-            (attr.comp_mask, attr.pd) = (attr.comp_mask | IBV_SRQ_INIT_ATTR_PD, pd);
-        }
+        let mut attr = extended(init, handle.get(field!(qp_type)), pd);
         // SAFETY: the caller's promise.
         unsafe { create(&handle, &mut attr)? };
         init.attr = attr.attr;
         Ok(0)
     })
+}
+
+/// What rdma_create_srq(3) is told, as rdma_create_srq_ex would be.
+pub(super) fn extended(
+    init: &ibv_srq_init_attr,
+    qp_type: u32,
+    pd: *mut ibv_pd,
+) -> ibv_srq_init_attr_ex {
+    // SAFETY: the structure is numbers and pointers, for which zeros are valid.
+    let mut attr: ibv_srq_init_attr_ex = unsafe { std::mem::zeroed() };
+    (attr.srq_context, attr.attr) = (init.srq_context, init.attr);
+    attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE;
+    attr.srq_type = match qp_type {
+        IBV_QPT_XRC_RECV => IBV_SRQT_XRC,
+        _ => IBV_SRQT_BASIC,
+    };
+    if !pd.is_null() {
+        (attr.comp_mask, attr.pd) = (attr.comp_mask | IBV_SRQ_INIT_ATTR_PD, pd);
+    }
+    attr
 }
 
 /// rdma_create_srq_ex: the type, and what goes with it, among the attributes.

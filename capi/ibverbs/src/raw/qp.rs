@@ -184,19 +184,7 @@ pub(crate) unsafe fn post_send(
 
 /// A request that sends a frame.
 fn request(wr_id: u64, opcode: WrOpcode, flags: u32) -> SendWr {
-    SendWr {
-        wr_id,
-        opcode,
-        flags: SendFlags::from_bits_truncate(flags),
-        imm: [0; 4],
-        invalidate_rkey: 0,
-        remote_addr: 0,
-        rkey: 0,
-        compare_add: 0,
-        swap: 0,
-        ud: None,
-        xrc_srqn: 0,
-    }
+    SendWr::new(wr_id, opcode, SendFlags::from_bits_truncate(flags))
 }
 
 /// See `post::post_recv`.

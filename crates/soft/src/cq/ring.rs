@@ -2,7 +2,7 @@
 //! start, in memory that was given.
 
 use ironverbs_slots::{Block, Slots, bytes_for};
-use ironverbs_transport::verbs::{Wc, WcFlags, WcOpcode, WcStatus};
+use ironverbs_transport::verbs::{Wc, WcOpcode};
 
 use super::{Entry, Lent, Stamp};
 
@@ -11,27 +11,8 @@ const FIRST: usize = 64;
 
 impl Entry {
     /// What stands in a slot that no completion has had yet.
-    const NONE: Entry = Entry {
-        wc: Wc {
-            wr_id: 0,
-            status: WcStatus::Success,
-            opcode: WcOpcode::Send,
-            vendor_err: 0,
-            byte_len: 0,
-            imm: [0; 4],
-            invalidated_rkey: 0,
-            qpn: 0,
-            src_qpn: 0,
-            flags: WcFlags::empty(),
-            pkey_index: 0,
-            sl: 0,
-            slid: 0,
-            dlid_path_bits: 0,
-            solicited: false,
-        },
-        reads: None,
-        stamp: Stamp { raw: 0, wall: 0 },
-    };
+    const NONE: Entry =
+        Entry { wc: Wc::new(0, WcOpcode::Send, 0), reads: None, stamp: Stamp { raw: 0, wall: 0 } };
 }
 
 /// See the [module](self).

@@ -51,23 +51,7 @@ struct Inner {
 
 /// A completion of a receive.
 pub(crate) fn received(number: u32, wr_id: u64) -> Wc {
-    Wc {
-        wr_id,
-        status: WcStatus::Success,
-        opcode: WcOpcode::Recv,
-        vendor_err: 0,
-        byte_len: 0,
-        imm: [0; 4],
-        invalidated_rkey: 0,
-        qpn: number,
-        src_qpn: 0,
-        flags: WcFlags::empty(),
-        pkey_index: 0,
-        sl: 0,
-        slid: 0,
-        dlid_path_bits: 0,
-        solicited: false,
-    }
+    Wc::new(wr_id, WcOpcode::Recv, number)
 }
 
 /// The code of a refused access to memory of this side.

@@ -170,19 +170,7 @@ pub fn pair(a: &Side, b: &Side, qp_type: QpType) -> (Arc<Qp>, Arc<Qp>) {
 }
 
 pub fn wr(wr_id: u64, opcode: WrOpcode) -> SendWr {
-    SendWr {
-        wr_id,
-        opcode,
-        flags: SendFlags::SIGNALED,
-        imm: [0; 4],
-        invalidate_rkey: 0,
-        remote_addr: 0,
-        rkey: 0,
-        compare_add: 0,
-        swap: 0,
-        ud: None,
-        xrc_srqn: 0,
-    }
+    SendWr::new(wr_id, opcode, SendFlags::SIGNALED)
 }
 
 /// Steps until a side has `n` completions.

@@ -263,19 +263,7 @@ pub(crate) fn join(a: &Side, x: &Qp, b: &Side, y: &Qp, change: impl Fn(&mut QpAt
 
 /// A signaled request without flags or remote address.
 pub(crate) fn wr(wr_id: u64, opcode: WrOpcode) -> SendWr {
-    SendWr {
-        wr_id,
-        opcode,
-        flags: SendFlags::SIGNALED,
-        imm: [0; 4],
-        invalidate_rkey: 0,
-        remote_addr: 0,
-        rkey: 0,
-        compare_add: 0,
-        swap: 0,
-        ud: None,
-        xrc_srqn: 0,
-    }
+    SendWr::new(wr_id, opcode, SendFlags::SIGNALED)
 }
 
 /// Posts an inline request.

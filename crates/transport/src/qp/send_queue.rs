@@ -70,19 +70,7 @@ pub(super) struct SendWqe {
 impl SendWqe {
     /// What stands in a place that no request has had yet.
     const NONE: SendWqe = SendWqe {
-        wr: SendWr {
-            wr_id: 0,
-            opcode: WrOpcode::Send,
-            flags: SendFlags::empty(),
-            imm: [0; 4],
-            invalidate_rkey: 0,
-            remote_addr: 0,
-            rkey: 0,
-            compare_add: 0,
-            swap: 0,
-            ud: None,
-            xrc_srqn: 0,
-        },
+        wr: SendWr::new(0, WrOpcode::Send, SendFlags::empty()),
         len: 0,
         progress: Progress::Posted,
         stored: Stored::Sges(0),

@@ -5,6 +5,7 @@ use std::ptr;
 
 use super::objects::{self, Handle, field, given};
 use crate::abi::*;
+use crate::cm::srq::extended;
 use crate::fail::{self, Failure, Outcome};
 use crate::{dispatch, driver};
 
@@ -14,19 +15,10 @@ pub(in crate::cm) unsafe fn create_srq(
     init: *mut ibv_srq_init_attr,
 ) -> c_int {
     fail::number("rdma_create_srq", || {
-        // SAFETY: the caller's promise; zeros are a valid structure.
+        // SAFETY: the caller's promise.
         unsafe {
             let (handle, init) = (objects::find(id)?, &mut *given("srq_init_attr", init)?);
-            let mut attr: ibv_srq_init_attr_ex = std::mem::zeroed();
-            (attr.srq_context, attr.attr) = (init.srq_context, init.attr);
-            attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE;
-            attr.srq_type = match handle.get(field!(qp_type)) {
-                IBV_QPT_XRC_RECV => IBV_SRQT_XRC,
-                _ => IBV_SRQT_BASIC,
-            };
-            if !pd.is_null() {
-                (attr.comp_mask, attr.pd) = (attr.comp_mask | IBV_SRQ_INIT_ATTR_PD, pd);
-            }
+            let mut attr = extended(init, handle.get(field!(qp_type)), pd);
             create(&handle, &mut attr)?;
             init.attr = attr.attr;
         }

@@ -11,17 +11,5 @@ use ironverbs_transport::verbs::{SendFlags, SendWr, WrOpcode};
 
 /// A signaled request that does `opcode` and nothing special.
 pub fn wr(wr_id: u64, opcode: WrOpcode) -> SendWr {
-    SendWr {
-        wr_id,
-        opcode,
-        flags: SendFlags::SIGNALED,
-        imm: [0; 4],
-        invalidate_rkey: 0,
-        remote_addr: 0,
-        rkey: 0,
-        compare_add: 0,
-        swap: 0,
-        ud: None,
-        xrc_srqn: 0,
-    }
+    SendWr::new(wr_id, opcode, SendFlags::SIGNALED)
 }
